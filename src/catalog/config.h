@@ -1,0 +1,83 @@
+/*-------------------------------------------------------------------------
+ *
+ * config.h
+ *	  A pipeline's definition and options, as a worker uses them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ETL_CONFIG_H
+#define ETL_CONFIG_H
+
+#include "etl/destination.h"
+
+typedef enum EtlOnError
+{
+	ETL_ON_ERROR_PARK,
+	ETL_ON_ERROR_STOP
+} EtlOnError;
+
+typedef struct EtlConfig
+{
+	MemoryContext context;		/* holds all of it */
+	int64		id;
+	char	   *name;
+	Oid			owner;
+	char	   *publication;
+	char	   *server;
+	Oid			server_oid;
+
+	/* intent */
+	bool		enabled;
+	bool		dropping;
+	bool		drop_tables;
+	bool		force;
+	int64		resync_requests;	/* resync_pipeline counter */
+
+	/* identity, from etl.pipeline_state */
+	bool		has_state;
+	uint64		system_identifier;
+	Oid			database;
+	char	   *slot_name;		/* NULL until drawn */
+	bool		slot_created;
+	int			epoch;
+	uint32		timeline;
+
+	/* general options */
+	const EtlDestinationRoutine *routine;
+	EtlOptions *options;
+	Size		max_batch_size; /* bytes */
+	int			max_batch_events;	/* 0 = no limit */
+	int			max_batch_delay;	/* ms */
+	Size		queue_size;		/* bytes */
+	int			max_sync_workers;
+	EtlOnError	on_error;
+	bool		copy_data;
+	bool		sync_new_tables;	/* on_new_table = sync */
+	bool		generated_columns;
+	int			retry_delay;	/* ms */
+	int			max_retry_delay;
+	int			auth_retry_delay;
+	int			stall_timeout;
+	bool		resync_on_slot_loss;
+
+	char	   *source;			/* "/etl/<system>/<database>/<pipeline>" */
+} EtlConfig;
+
+/*
+ * Load a pipeline in an open bracket; NULL when there is no such pipeline.
+ * "secrets": also the owner's user mapping.  ERROR when the definition cannot
+ * be used (server, wrapper or owner is gone, malformed option); the caller
+ * makes the pipeline FAILED with it.  Allocates a context under "parent".
+ */
+extern EtlConfig *etl_config_load(int64 pipeline_id, bool secrets, MemoryContext parent);
+
+/* Options of one table: its own (etl.table_option) over the pipeline's. */
+extern EtlOptions *etl_config_table_options(const EtlConfig *config, const char *schema_name,
+											const char *table_name);
+
+extern EtlOnError etl_config_on_error(const EtlOptions *table_options);
+
+/* Routine of a wrapper through its etl_handler option; ERROR if unusable. */
+extern const EtlDestinationRoutine *etl_routine_for_server(Oid server_oid);
+
+#endif							/* ETL_CONFIG_H */

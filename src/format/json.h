@@ -1,0 +1,46 @@
+/*-------------------------------------------------------------------------
+ *
+ * json.h
+ *	  Values of PostgreSQL as JSON: to_json() with a few stated deviations.
+ *
+ * Works under historic and current catalogs alike: everything about a type is
+ * looked up when a codec is made; afterwards only output functions are called.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ETL_JSON_H
+#define ETL_JSON_H
+
+#include "etl/destination.h"
+
+typedef struct EtlJsonOptions
+{
+	bool		int8_as_string;
+	bool		numeric_as_number;
+	bool		bytea_as_base64;
+} EtlJsonOptions;
+
+typedef struct EtlJsonCodec EtlJsonCodec;	/* one type */
+
+/* How values of the type appear: "number", "string", "boolean", "json", "array", "object". */
+extern const char *etl_json_kind(const EtlJsonCodec *codec);
+
+/* Codec of a type in CurrentMemoryContext (recurses into domains, arrays, composites). */
+extern EtlJsonCodec *etl_json_codec(Oid type, int32 typmod, const EtlJsonOptions *options);
+
+/*
+ * Append a non-null value.  The codec owns a scratch context that the call
+ * resets; "out" may be in any context.  A SQL NULL is the caller's "null".
+ * *deviated is set when an array with a lower bound other than 1 went out as
+ * text.  Never detoasts an on-disk external datum (an Assert).
+ */
+extern void etl_json_value(EtlJsonCodec *codec, Datum value, StringInfo out, bool *deviated);
+
+/* Append "text" as a JSON string, quoted and escaped, UTF-8 (converted from the server's encoding). */
+extern void etl_json_string(StringInfo out, const char *text);
+extern void etl_json_string_len(StringInfo out, const char *text, int len);
+
+/* Length of the JSON value at "json" (for walking our own rows); 0 if malformed. */
+extern uint32 etl_json_skip(const char *json, uint32 len);
+
+#endif							/* ETL_JSON_H */

@@ -1,0 +1,82 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch.h
+ *	  Lanes of batches: collect, seal, complete, send, classify, bisect, retry.
+ *
+ * A lane is a FIFO of batches and steps that must reach the destination in
+ * order.  The writer has one lane a table and queue (or one a queue, for
+ * kinds with ETL_BATCH_PIPELINE); a copying sync worker has one lane.  Both
+ * use this file, so copy and stream share batching, answers, bisecting and
+ * retries.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ETL_BATCH_H
+#define ETL_BATCH_H
+
+#include "catalog/config.h"
+#include "pipeline/queue.h"
+
+typedef struct EtlSender EtlSender; /* all lanes of a process, one connection */
+typedef struct EtlLane EtlLane;
+
+/*
+ * What the owner of the sender decides.  Called outside any transaction.
+ */
+typedef struct EtlSenderCallbacks
+{
+	/* A single row or event is refused, or a table cannot go on. */
+	void		(*park) (void *arg, uint32 table, int sqlstate, const char *message, const char *hint,
+						 XLogRecPtr lsn, uint64 ordinal);
+	/* The pipeline cannot go on. */
+	void		(*fail) (void *arg, int sqlstate, const char *message, const char *hint);
+	/* Has this table left the stream (its items are skipped)? */
+	bool		(*skipped) (void *arg, uint32 table);
+	/* A batch is durable. */
+	void		(*delivered) (void *arg, const EtlBatch *batch);
+} EtlSenderCallbacks;
+
+extern EtlSender *etl_sender_create(const EtlConfig *config, EtlConnection *connection,
+									const EtlSenderCallbacks *callbacks, void *arg);
+
+/* "table" as batches refer to it; NULL for a pipeline-wide lane. */
+extern EtlLane *etl_lane_create(EtlSender *sender, EtlTable *table, EtlPhase phase);
+extern void etl_lane_destroy(EtlLane *lane);
+
+/*
+ * Append an item.  "position" is the ring position (or any growing number)
+ * before which the item's bytes may be reused once it is durable.  Seals the
+ * open batch when it is full.  "owned" chunks are pfree'd with the batch.
+ */
+extern void etl_lane_append(EtlLane *lane, const EtlItem *item, uint64 position, bool owned);
+
+/*
+ * A step that runs alone, after all earlier batches are durable: "run" is
+ * tried until it reports something else than ETL_RETRY / ETL_ENDPOINT.
+ */
+typedef void (*EtlStep) (void *arg, EtlResult *result);
+extern void etl_lane_step(EtlLane *lane, EtlStep run, void *arg, uint32 table, uint64 position);
+
+/* Seal the open batch now / drop everything of the lane. */
+extern void etl_lane_seal(EtlLane *lane);
+
+/* Lowest position in use by any lane of "sender" (PG_UINT64_MAX: none); and of one lane. */
+extern uint64 etl_lane_oldest(EtlLane *lane);
+
+/* Bytes in open and sealed batches. */
+extern uint64 etl_sender_bytes(EtlSender *sender);
+
+/*
+ * Start what can be started, drive transfers for at most "timeout" ms, handle
+ * results.  Returns ms until something is due by itself (-1: nothing), so that
+ * the caller knows how long it may sleep; *busy tells whether a transfer is
+ * under way (then waiting is etl_sender_run()'s job).
+ */
+extern long etl_sender_run(EtlSender *sender, int timeout, bool *busy);
+
+/* Seal every batch now (wait_for, shutdown, ring nearly full). */
+extern void etl_sender_flush(EtlSender *sender);
+
+extern bool etl_sender_idle(EtlSender *sender); /* nothing open, sealed or in flight */
+
+#endif							/* ETL_BATCH_H */

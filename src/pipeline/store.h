@@ -1,0 +1,78 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.h
+ *	  Runtime state in etl.* tables: read and written in brackets.
+ *
+ * Every function runs inside an open bracket of the caller.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ETL_STORE_H
+#define ETL_STORE_H
+
+#include "catalog/config.h"
+#include "server/shmem.h"
+#include "source/rules.h"
+
+/* Row of etl.table_state that concerns the life of the table. */
+typedef struct EtlTableRow
+{
+	Oid			relid;
+	char	   *schema_name;
+	char	   *table_name;
+	EtlTableState state;
+	EtlCopyReason reason;
+	uint32		generation;
+	uint32		owned_generation;
+	XLogRecPtr	owned_from;
+	uint64		shape_hash;
+	int64		resync_done;
+	int64		retry_done;
+	EtlRecovery recovery;
+} EtlTableRow;
+
+extern List *etl_store_read_tables(int64 pipeline_id);	/* of EtlTableRow * */
+extern void etl_store_insert_table(int64 pipeline_id, const EtlRule *rule, EtlTableState state);
+
+/*
+ * Sync worker, before its copy: state data_sync, generation + 1, request
+ * counters taken from etl.table_intent into *resync / *retry (they count as
+ * done when the copy is handed over).  Returns the new generation, 0 when the
+ * table is not to be copied any more.
+ */
+extern uint32 etl_store_claim(int64 pipeline_id, Oid relid, int64 *resync, int64 *retry);
+
+/* Sync worker, after its copy: finished_copy, base shape (version 1), figures. */
+extern void etl_store_finished_copy(int64 pipeline_id, Oid relid, uint32 generation,
+									const EtlShape *shape, XLogRecPtr snapshot_lsn,
+									uint64 rows, uint64 bytes);
+
+extern void etl_store_state(int64 pipeline_id, Oid relid, EtlTableState state);
+
+/* Hand-over: sync_done, owned_generation, owned_from, done counters; errors cleared. */
+extern void etl_store_handover(int64 pipeline_id, Oid relid, uint32 generation, XLogRecPtr owned_from,
+							   uint64 shape_hash, int64 resync, int64 retry);
+
+/* Park a table and log it. */
+extern void etl_store_park(int64 pipeline_id, Oid relid, EtlRecovery recovery, int sqlstate,
+						   const char *message, const char *hint, XLogRecPtr lsn, uint64 ordinal);
+
+/* etl.error_entry, pruned to etl.error_log_size. */
+extern void etl_store_error(int64 pipeline_id, Oid relid, int sqlstate, const char *message,
+							const char *hint, XLogRecPtr lsn, uint64 ordinal);
+
+extern void etl_store_failed(int64 pipeline_id, int sqlstate, const char *message, const char *hint);
+
+/* Rules: store new versions; read all (of EtlRule *, oldest first); prune. */
+extern void etl_store_rules(int64 pipeline_id, List *rules);
+extern List *etl_store_read_rules(int64 pipeline_id);
+extern void etl_store_prune_rules(int64 pipeline_id, XLogRecPtr confirmed);
+
+/* Shapes of one table's generation (of EtlShape *, by version), and a new one. */
+extern void etl_store_shape(int64 pipeline_id, const EtlShape *shape);
+extern List *etl_store_read_shapes(int64 pipeline_id, Oid relid, uint32 generation);
+
+/* Counters of shared memory into the tables (every 10 s and at exit). */
+extern void etl_store_statistics(const EtlPipelineShared *pipeline);
+
+#endif							/* ETL_STORE_H */
