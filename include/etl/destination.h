@@ -90,6 +90,7 @@ typedef struct EtlColumn
 	int16		key_position;	/* 1.. place in the key, 0 = not in it */
 	int16		primary_position;	/* 1.. place in the primary key, 0 */
 	bool		toastable;		/* can arrive as unchanged TOAST */
+	char		base_kind;		/* typtype of base_type: 'b', 'c', 'e', 'm', 'r' */
 } EtlColumn;
 
 typedef struct EtlShape
