@@ -10,6 +10,8 @@
  */
 #include "postgres.h"
 
+#include "utils/timestamp.h"
+
 #include "pipeline/ownership.h"
 
 /* States in which nothing of the table is delivered by apply. */
@@ -33,6 +35,32 @@ etl_ownership_decide(EtlPipelineShared *pipeline, XLogRecPtr end_lsn)
 	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
 	pipeline->decided = end_lsn;
 	LWLockRelease(&pipeline->lock);
+}
+
+void
+etl_ownership_seen(EtlPipelineShared *pipeline, uint64 version)
+{
+	pg_atomic_write_u64(&pipeline->tables_seen, version);
+}
+
+void
+etl_ownership_hold(EtlPipelineShared *pipeline, int ms)
+{
+	TimestampTz until = 0;
+
+	if (ms > 0)
+		until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
+	pg_atomic_write_u64(&pipeline->hold_until, (uint64) until);
+}
+
+long
+etl_ownership_held(EtlPipelineShared *pipeline)
+{
+	TimestampTz until = (TimestampTz) pg_atomic_read_u64(&pipeline->hold_until);
+
+	if (until == 0)
+		return 0;
+	return TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
 }
 
 bool

@@ -43,6 +43,22 @@ extern void etl_ownership_decide(EtlPipelineShared *pipeline, XLogRecPtr end_lsn
 extern bool etl_ownership_lookup(EtlPipelineShared *pipeline, uint32 slot, Oid relid,
 								 XLogRecPtr commit_lsn, EtlOwnership *owned);
 
+/*
+ * Under constant load apply is always a little ahead of what sync has made
+ * durable, and the hand-over could be put off for ever.  Sync then asks for a
+ * short hold, a few hundred milliseconds: apply, between WAL records, reads
+ * on only when etl_ownership_held() is 0.  It gives the milliseconds left.
+ */
+extern void etl_ownership_hold(EtlPipelineShared *pipeline, int ms);	/* 0 ends it */
+extern long etl_ownership_held(EtlPipelineShared *pipeline);
+
+/*
+ * Apply: its last bracket has read shapes and table rows as of "version", the
+ * value of tables_version read before that bracket began.  Sync hands a table
+ * over only after its base shape has been seen by apply.
+ */
+extern void etl_ownership_seen(EtlPipelineShared *pipeline, uint64 version);
+
 /* One table of a sync worker's group, for etl_ownership_take(). */
 typedef struct EtlOwnershipClaim
 {
@@ -63,8 +79,16 @@ extern bool etl_ownership_take(EtlPipelineShared *pipeline, int nclaims,
 							   EtlOwnershipClaim *claims, XLogRecPtr s);
 
 /*
- * Writer: the sync worker died after take() and no HANDOVER record for this
- * generation is in its queue: the older generation owns the table again.
+ * Writer: what take() has done stands in the table slot (state sync_done,
+ * owned[0], claimed counters), and everything before owned_from is durable.
+ * So if the sync worker dies before its HANDOVER record arrives, the writer
+ * can do what that record asks for (publish, store) without it.  It must
+ * store a hand-over before it reports anything of apply's durable past
+ * owned_from.
+ *
+ * revert() is for the case that the new generation cannot be published at
+ * all: the older generation owns the table again, without what was delivered
+ * to the new one, so a resync must follow.
  */
 extern void etl_ownership_revert(EtlPipelineShared *pipeline, uint32 slot, uint32 generation);
 

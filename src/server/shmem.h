@@ -227,6 +227,10 @@ typedef struct EtlPipelineShared
 	pg_atomic_uint64 config_seen_writer;	/* value the writer acted on */
 	pg_atomic_uint64 config_seen_apply;
 	pg_atomic_uint64 tables_version;	/* bumped when any table slot changes */
+	pg_atomic_uint64 tables_seen;	/* apply: tables_version that its last bracket
+									 * (shapes, table rows) has taken in */
+	pg_atomic_uint64 hold_until;	/* sync: apply decides nothing new before this
+									 * time (TimestampTz); 0 = none */
 	pg_atomic_uint64 flush_target;	/* wait_for: deliver up to here at once */
 	pg_atomic_uint64 decoded_lsn;	/* apply: end of what it read */
 	pg_atomic_uint64 durable_lsn;	/* writer: may be confirmed */
