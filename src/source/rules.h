@@ -46,6 +46,8 @@ typedef struct EtlRule
 	uint8		operations;		/* ETL_PUBLISH_ bits */
 	uint8		excluded;		/* EtlExcluded */
 	bool		filtered;		/* has a row filter (not supported yet) */
+	bool		via_root;		/* a partition published as its root (not
+								 * supported yet) */
 	Bitmapset  *columns;		/* attnums, NULL = all */
 	char	   *schema_name;
 	char	   *table_name;
@@ -65,6 +67,11 @@ extern EtlRule *etl_rules_read_relation(const char *publication, Oid relid, XLog
 
 /* Is this schema ours (etl or registered in etl.local_schema)? */
 extern bool etl_rules_own_schema(Oid namespace_oid);
+
+/* Read etl.local_schema; in a bracket, at start and when configuration changed. */
+extern void etl_rules_load_local_schemas(void);
+
+extern EtlRule *etl_rule_copy(const EtlRule *rule);
 
 /* Do the two say the same (positions and names aside)? */
 extern bool etl_rule_equal(const EtlRule *a, const EtlRule *b);
