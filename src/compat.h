@@ -1,87 +1,45 @@
 /*-------------------------------------------------------------------------
  *
  * compat.h
- *	  Differences between the majors of PostgreSQL, and nothing else.
+ *	  The only file that knows versions of PostgreSQL.
  *
- * The only file with PG_VERSION_NUM.  Each name below has the meaning of the
- * newest major and is emulated downwards.
+ * Code is written to one API; what differs between the supported majors (15
+ * and newer) is bridged here, newest spelling first.  Include it after the
+ * headers of the server whose functions it wraps.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef ETL_COMPAT_H
 #define ETL_COMPAT_H
 
-#include "access/xlogreader.h"
-#include "replication/logical.h"
-#include "replication/reorderbuffer.h"
-#include "replication/slot.h"
+/* Drop the temporary slots of this process (17 can spare synced ones). */
+#if PG_VERSION_NUM >= 170000
+#define etl_slot_cleanup()	ReplicationSlotCleanup(false)
+#else
+#define etl_slot_cleanup()	ReplicationSlotCleanup()
+#endif
 
+/* Does a role own a database? */
 #if PG_VERSION_NUM >= 160000
-#include "varatt.h"
+#define etl_database_ownercheck(database, role) \
+	object_ownercheck(DatabaseRelationId, database, role)
+#else
+#define etl_database_ownercheck(database, role) \
+	pg_database_ownercheck(database, role)
 #endif
 
-/* The heap tuple of a decoded change, or NULL. */
-#if PG_VERSION_NUM < 170000
-#define etl_change_tuple(t) ((t) ? &(t)->tuple : NULL)
+/* Wait event of our own waits; named where the server can name it. */
+#if PG_VERSION_NUM >= 170000
+#define etl_wait_event_new(name)	WaitEventExtensionNew(name)
 #else
-#define etl_change_tuple(t) (t)
+#define etl_wait_event_new(name)	PG_WAIT_EXTENSION
 #endif
 
-/* Has the slot lost the WAL it needs?  Caller holds the slot's mutex. */
-static inline bool
-etl_slot_invalidated(const ReplicationSlot *slot)
-{
-#if PG_VERSION_NUM < 160000
-	return XLogRecPtrIsInvalid(slot->data.restart_lsn) &&
-		!XLogRecPtrIsInvalid(slot->data.invalidated_at);
+/* A module with a name and a version, where the server can show them (18). */
+#if PG_VERSION_NUM >= 180000
+#define ETL_MODULE_MAGIC	PG_MODULE_MAGIC_EXT(.name = "etl", .version = "1.0")
 #else
-	return slot->data.invalidated != RS_INVAL_NONE;
+#define ETL_MODULE_MAGIC	PG_MODULE_MAGIC
 #endif
-}
-
-static inline void
-etl_slot_create(const char *name, ReplicationSlotPersistency persistency)
-{
-#if PG_VERSION_NUM < 170000
-	ReplicationSlotCreate(name, true, persistency, false);
-#elif PG_VERSION_NUM < 190000
-	ReplicationSlotCreate(name, true, persistency, false, false, false);
-#else
-	ReplicationSlotCreate(name, true, persistency, false, false, false, false);
-#endif
-}
-
-static inline void
-etl_slot_acquire_nowait(const char *name)
-{
-#if PG_VERSION_NUM < 180000
-	ReplicationSlotAcquire(name, true);
-#else
-	ReplicationSlotAcquire(name, true, true);
-#endif
-}
-
-static inline void
-etl_check_decoding_requirements(void)
-{
-#if PG_VERSION_NUM < 190000
-	CheckLogicalDecodingRequirements();
-#else
-	CheckLogicalDecodingRequirements(false);
-#endif
-}
-
-/* CreateInitDecodingContext() of our plugin. */
-static inline LogicalDecodingContext *
-etl_create_init_decoding_context(bool need_full_snapshot, XLogReaderRoutine *routine)
-{
-#if PG_VERSION_NUM < 190000
-	return CreateInitDecodingContext("etl", NIL, need_full_snapshot,
-									 InvalidXLogRecPtr, routine, NULL, NULL, NULL);
-#else
-	return CreateInitDecodingContext("etl", NIL, need_full_snapshot, false,
-									 InvalidXLogRecPtr, routine, NULL, NULL, NULL);
-#endif
-}
 
 #endif							/* ETL_COMPAT_H */
