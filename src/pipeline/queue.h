@@ -46,6 +46,9 @@ typedef enum EtlRecordKind
 } EtlRecordKind;
 
 #define ETL_RECORD_INCOMPLETE	0x01	/* ROW with holes: see toast.h */
+#define ETL_RECORD_CASCADE		0x01	/* TRUNCATE */
+#define ETL_RECORD_RESTART_IDENTITY 0x02	/* TRUNCATE */
+#define ETL_RECORD_BESIDE		0x01	/* RESYNC */
 
 /*
  * Header of every record.  After it: "key_len" bytes of key (padded to 8),
@@ -62,7 +65,8 @@ typedef enum EtlRecordKind
  *						relation event, may be empty
  *	 RULES				key: serialised rule changes (source/rules.h)
  *	 PARK				key: EtlParkInfo
- *	 RESYNC				n: EtlCopyReason
+ *	 RESYNC				n: EtlCopyReason; generation: that is out of date; flags:
+ *						ETL_RECORD_BESIDE when it goes on receiving changes
  *	 HANDOVER			lsn2: owned_from
  *	 PROGRESS			lsn: every change before it is in the ring
  */

@@ -50,6 +50,31 @@ extern XLogRecPtr etl_stream_position(EtlStream *stream);
 /* Put HANDOVER records for all tables of the group that are not parked. */
 extern void etl_stream_handover(EtlStream *stream, XLogRecPtr owned_from);
 
+/*
+ * Apply, in a decoder bracket: rule versions from etl.rule_history, or, when
+ * there are none, the publication as it is now (and put as the first RULES
+ * record).  Returns false when there is no such publication.
+ */
+extern bool etl_stream_load_rules(EtlStream *stream);
+
+/*
+ * Apply, in a decoder bracket: shapes and options of the tables that have a
+ * slot.  Shapes of a generation must have been seen before apply may own it.
+ */
+extern void etl_stream_refresh(EtlStream *stream);
+
+/*
+ * SHAPE records put so far: sync, which must let apply see a shape before it
+ * hands the table over, learns of new ones here.
+ */
+extern uint64 etl_stream_shapes_put(EtlStream *stream);
+
+/*
+ * An ERROR is on its way out of etl_decoder_step(): if it came from encoding a
+ * change and is not a passing trouble, note the change as poison.
+ */
+extern void etl_stream_note_error(EtlStream *stream, const ErrorData *error);
+
 /* Called while the ring is full (at most every 250 ms). */
 extern void etl_stream_set_idle(EtlStream *stream, EtlQueueIdle idle, void *arg);
 
