@@ -12,6 +12,19 @@
 #ifndef ETL_COMPAT_H
 #define ETL_COMPAT_H
 
+/* Macros of variable-length values: in postgres.h before 16. */
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
+/* Typed allocation: not in the first minor releases of 15. */
+#ifndef palloc_object
+#define palloc_object(type) ((type *) palloc(sizeof(type)))
+#define palloc0_object(type) ((type *) palloc0(sizeof(type)))
+#define palloc_array(type, count) ((type *) palloc(sizeof(type) * (count)))
+#define palloc0_array(type, count) ((type *) palloc0(sizeof(type) * (count)))
+#endif
+
 /* Drop the temporary slots of this process (17 can spare synced ones). */
 #if PG_VERSION_NUM >= 170000
 #define etl_slot_cleanup()	ReplicationSlotCleanup(false)

@@ -18,6 +18,7 @@ typedef struct EtlJsonOptions
 	bool		int8_as_string;
 	bool		numeric_as_number;
 	bool		bytea_as_base64;
+	bool		one_line;		/* raw CR and LF inside json become a space */
 } EtlJsonOptions;
 
 typedef struct EtlJsonCodec EtlJsonCodec;	/* one type */
@@ -40,7 +41,17 @@ extern void etl_json_value(EtlJsonCodec *codec, Datum value, StringInfo out, boo
 extern void etl_json_string(StringInfo out, const char *text);
 extern void etl_json_string_len(StringInfo out, const char *text, int len);
 
-/* Length of the JSON value at "json" (for walking our own rows); 0 if malformed. */
+/*
+ * Length of the JSON value at "json", white space around it included (for
+ * walking our own rows); 0 if malformed.
+ */
 extern uint32 etl_json_skip(const char *json, uint32 len);
+
+/*
+ * Find a member of the JSON object at "json" by its encoded name (quotes
+ * included).  Returns false if it is not there or the object is malformed.
+ */
+extern bool etl_json_member(const char *json, uint32 len, const char *name, uint32 name_len,
+							const char **value, uint32 *value_len);
 
 #endif							/* ETL_JSON_H */
