@@ -70,6 +70,7 @@ class Server:
         root = Path(ETL_BUILD or "/nonexistent") / "root"
         if root.is_dir() and "Debian" in pg_config("--version"):
             self.conf["extension_destdir"] = f"'{root}'"
+            self.conf["dynamic_library_path"] = f"'{root}{pg_config('--pkglibdir')}:$libdir'"
         self.conf.update(conf or {})
         self._kept = {}
         self.running = False
