@@ -247,7 +247,6 @@ take_apart(const char *data, int len, int scale, Digits *digits,
 	memcpy(&header, data, sizeof(header));
 	if ((header & SIGN_MASK) == FORM_SPECIAL)
 		return false;
-
 	if (header & FORM_SHORT)
 	{
 		*negative = (header & SHORT_NEGATIVE) != 0;
@@ -268,6 +267,7 @@ take_apart(const char *data, int len, int scale, Digits *digits,
 		len -= 2 * sizeof(uint16);
 	}
 
+	digits->top = digits->low = 0;
 	digits->data = data;
 	digits->count = len / (int) sizeof(int16);
 

@@ -1,0 +1,566 @@
+/*-------------------------------------------------------------------------
+ *
+ * rowbinary.c
+ *	  ClickHouse's RowBinary format: the encoder, knowing no destination.
+ *
+ * A row is its values one after the other, without separators: numbers least
+ * significant byte first, strings with a LEB128 length, a byte 0 or 1 before
+ * every value of a Nullable type.
+ *
+ * This is the innermost loop of both phases.  What a codec does with a value
+ * is decided once, when it is made for a pair of source and destination type;
+ * after that a value costs one switch and one copy.  Nothing is allocated but
+ * where an output function runs or a value is compressed, and then in one
+ * scratch context per process, emptied before its next use.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "access/htup_details.h"
+#include "mb/pg_wchar.h"
+#include "port/pg_bswap.h"
+#include "utils/date.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "format/decimal.h"
+#include "format/rowbinary_codec.h"
+
+/* Room that a NULL byte and the longest fixed value need. */
+#define FIXED_ROOM	(1 + ETL_DECIMAL_MAX_WIDTH)
+/* Longest LEB128 form of a uint32. */
+#define LENGTH_ROOM 5
+
+/* Where output functions and decompression allocate; see take_scratch(). */
+static MemoryContext scratch = NULL;
+
+/* Make room for "n" bytes and return where they go. */
+static inline char *
+reserve(StringInfo out, int n)
+{
+	if (unlikely(out->maxlen - out->len <= n))
+		enlargeStringInfo(out, n);
+	return out->data + out->len;
+}
+
+static inline void
+put_uint16(StringInfo out, uint16 value)
+{
+#ifdef WORDS_BIGENDIAN
+	value = pg_bswap16(value);
+#endif
+	memcpy(out->data + out->len, &value, sizeof(value));
+	out->len += sizeof(value);
+}
+
+static inline void
+put_uint32(StringInfo out, uint32 value)
+{
+#ifdef WORDS_BIGENDIAN
+	value = pg_bswap32(value);
+#endif
+	memcpy(out->data + out->len, &value, sizeof(value));
+	out->len += sizeof(value);
+}
+
+static inline void
+put_uint64(StringInfo out, uint64 value)
+{
+#ifdef WORDS_BIGENDIAN
+	value = pg_bswap64(value);
+#endif
+	memcpy(out->data + out->len, &value, sizeof(value));
+	out->len += sizeof(value);
+}
+
+static inline void
+put_string(StringInfo out, const char *data, uint32 len)
+{
+	char	   *p;
+	uint32		rest = len;
+
+	if (unlikely(len > MaxAllocSize - LENGTH_ROOM))
+		enlargeStringInfo(out, MaxAllocSize);	/* throws */
+	p = reserve(out, (int) len + LENGTH_ROOM);
+	while (rest >= 0x80)
+	{
+		*p++ = (char) (rest | 0x80);
+		rest >>= 7;
+	}
+	*p++ = (char) rest;
+	memcpy(p, data, len);
+	out->len = (p - out->data) + len;
+}
+
+/* The least significant "width" bytes of a sign-extended number. */
+static void
+put_wide(StringInfo out, int64 value, int width)
+{
+	switch (width)
+	{
+		case 1:
+			out->data[out->len++] = (char) value;
+			break;
+		case 2:
+			put_uint16(out, (uint16) value);
+			break;
+		case 4:
+			put_uint32(out, (uint32) value);
+			break;
+		default:
+			put_uint64(out, (uint64) value);
+			for (int i = 8; i < width; i += 8)
+				put_uint64(out, value < 0 ? PG_UINT64_MAX : 0);
+			break;
+	}
+}
+
+/*
+ * The scratch context, empty.  What it gave out stays valid until the next
+ * value that needs it.
+ */
+static MemoryContext
+take_scratch(void)
+{
+	if (scratch == NULL)
+		scratch = AllocSetContextCreate(TopMemoryContext, "etl rowbinary",
+										ALLOCSET_DEFAULT_SIZES);
+	MemoryContextReset(scratch);
+	return scratch;
+}
+
+static struct varlena *
+detoast(struct varlena *value)
+{
+	MemoryContext old = MemoryContextSwitchTo(take_scratch());
+
+	value = pg_detoast_datum_packed(value);
+	MemoryContextSwitchTo(old);
+	return value;
+}
+
+/*
+ * A varlena whose bytes can be read in place: what the reorder buffer put
+ * together from TOAST is followed, a compressed one is decompressed.
+ */
+static inline struct varlena *
+readable(Datum datum)
+{
+	struct varlena *value = (struct varlena *) DatumGetPointer(datum);
+
+	if (VARATT_IS_EXTERNAL_INDIRECT(value))
+	{
+		struct varatt_indirect redirect;
+
+		VARATT_EXTERNAL_GET_POINTER(redirect, value);
+		value = redirect.pointer;
+	}
+	if (unlikely(VARATT_IS_COMPRESSED(value) || VARATT_IS_EXTERNAL(value)))
+		value = detoast(value);
+	return value;
+}
+
+/* Text in the database's encoding as a String in UTF-8. */
+static void
+put_converted(StringInfo out, const char *data, uint32 len)
+{
+	MemoryContext old;
+	char	   *text;
+
+	if (scratch == NULL)
+		(void) take_scratch();
+	old = MemoryContextSwitchTo(scratch);	/* may hold "data": no reset */
+	text = (char *) pg_do_encoding_conversion((unsigned char *) unconstify(char *, data),
+											  len, GetDatabaseEncoding(), PG_UTF8);
+	MemoryContextSwitchTo(old);
+	if (text == data)
+		put_string(out, data, len);
+	else
+	{
+		put_string(out, text, strlen(text));
+		pfree(text);
+	}
+}
+
+static inline void
+put_text(const EtlRowBinaryCodec *codec, StringInfo out,
+		 const char *data, uint32 len)
+{
+	if (unlikely(codec->convert))
+		put_converted(out, data, len);
+	else
+		put_string(out, data, len);
+}
+
+static void
+put_output(EtlRowBinaryCodec *codec, Datum value, StringInfo out)
+{
+	MemoryContext old = MemoryContextSwitchTo(take_scratch());
+	char	   *text = OutputFunctionCall(&codec->output, value);
+
+	MemoryContextSwitchTo(old);
+	put_text(codec, out, text, strlen(text));
+}
+
+/* Money without currency and grouping: "-1234.50". */
+static void
+put_money(StringInfo out, int64 value, int digits)
+{
+	char		buffer[32];
+	char	   *p = buffer + sizeof(buffer);
+	uint64		rest = value < 0 ? -(uint64) value : (uint64) value;
+
+	for (int i = 0; i <= digits || rest > 0; i++)
+	{
+		if (i == digits && digits > 0)
+			*--p = '.';
+		*--p = '0' + rest % 10;
+		rest /= 10;
+	}
+	if (value < 0)
+		*--p = '-';
+	put_string(out, p, buffer + sizeof(buffer) - p);
+}
+
+static inline int64
+get_integer(const EtlRowBinaryCodec *codec, Datum value)
+{
+	switch (codec->source_width)
+	{
+		case -1:
+			return DatumGetBool(value);
+		case 2:
+			return DatumGetInt16(value);
+		case 4:
+			return DatumGetInt32(value);
+		case -4:
+			return DatumGetUInt32(value);
+		default:
+			return DatumGetInt64(value);
+	}
+}
+
+static pg_noinline bool
+refuse(const EtlRowBinaryCodec *codec, int sqlstate, const char *what,
+	   EtlValueError *error)
+{
+	error->attnum = codec->attnum;
+	error->sqlstate = sqlstate;
+	snprintf(error->message, sizeof(error->message),
+			 "value of column \"%s\" %s %s", codec->column, what, codec->type);
+	return false;
+}
+
+static bool
+refuse_range(const EtlRowBinaryCodec *codec, EtlValueError *error)
+{
+	bool		is_time = codec->action == RB_DATE_DAYS || codec->action == RB_TICKS;
+
+	return refuse(codec, is_time ? ERRCODE_DATETIME_FIELD_OVERFLOW :
+				  ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+				  "is outside the range of", error);
+}
+
+static bool
+refuse_inexact(const EtlRowBinaryCodec *codec, EtlValueError *error)
+{
+	return refuse(codec, ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+				  "has more fractional digits than", error);
+}
+
+static bool
+check_decimal(const EtlRowBinaryCodec *codec, EtlDecimalStatus status,
+			  StringInfo out, EtlValueError *error)
+{
+	if (likely(status == ETL_DECIMAL_OK))
+	{
+		out->len += codec->width;
+		return true;
+	}
+	if (status == ETL_DECIMAL_INEXACT)
+		return refuse_inexact(codec, error);
+	return refuse_range(codec, error);
+}
+
+/* numeric to IntN or UIntN: through the widest integer. */
+static bool
+put_numeric_integer(const EtlRowBinaryCodec *codec, struct varlena *value,
+					StringInfo out, EtlValueError *error)
+{
+	char		wide[ETL_DECIMAL_MAX_WIDTH];
+	EtlDecimalStatus status;
+	char		fill;
+
+	status = etl_decimal_from_numeric(VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value),
+									  ETL_DECIMAL_MAX_PRECISION, 0, sizeof(wide), wide);
+	if (status != ETL_DECIMAL_OK)
+		return check_decimal(codec, status, out, error);
+
+	fill = wide[sizeof(wide) - 1] < 0 ? (char) 0xFF : 0;
+	for (int i = codec->width; i < sizeof(wide); i++)
+	{
+		if (wide[i] != fill)
+			return refuse_range(codec, error);
+	}
+	if (codec->is_unsigned ? fill != 0 :
+		(wide[codec->width - 1] ^ fill) & 0x80)
+		return refuse_range(codec, error);
+	memcpy(out->data + out->len, wide, codec->width);
+	out->len += codec->width;
+	return true;
+}
+
+static bool
+put_fixed_string(const EtlRowBinaryCodec *codec, struct varlena *value,
+				 StringInfo out, EtlValueError *error)
+{
+	int			len = VARSIZE_ANY_EXHDR(value);
+
+	if (len > codec->width)
+		return refuse(codec, ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
+					  "is too long for", error);
+	(void) reserve(out, codec->width);
+	memcpy(out->data + out->len, VARDATA_ANY(value), len);
+	memset(out->data + out->len + len, 0, codec->width - len);
+	out->len += codec->width;
+	return true;
+}
+
+static inline bool
+put_ticks(const EtlRowBinaryCodec *codec, int64 value, StringInfo out,
+		  EtlValueError *error)
+{
+	if (unlikely(value < codec->low || value > codec->high))
+		return refuse_range(codec, error);
+	value += codec->offset;
+	if (unlikely(codec->divide != 1))
+	{
+		if (value % codec->divide != 0)
+			return refuse_inexact(codec, error);
+		value /= codec->divide;
+	}
+	else
+		value *= codec->multiply;
+	if (likely(codec->width == 8))
+		put_uint64(out, (uint64) value);
+	else
+		put_uint32(out, (uint32) value);
+	return true;
+}
+
+static void
+put_null(const EtlRowBinaryCodec *codec, StringInfo out)
+{
+	int			width = codec->nullable || codec->width == 0 ? 1 : codec->width;
+	char	   *p = reserve(out, width);
+
+	/* NULL; or the zero: so many bytes, or a string of no length */
+	if (codec->nullable)
+		*p = 1;
+	else
+		memset(p, 0, width);
+	out->len += width;
+}
+
+/* There is room for FIXED_ROOM bytes; the NULL byte is written. */
+static inline bool
+put_value(EtlRowBinaryCodec *codec, Datum value, StringInfo out,
+		  EtlValueError *error)
+{
+	struct varlena *bytes;
+	int64		number;
+
+	switch ((EtlRowBinaryAction) codec->action)
+	{
+		case RB_COPY_1:
+			out->data[out->len++] = (char) DatumGetUInt8(value);
+			return true;
+		case RB_COPY_2:
+			put_uint16(out, DatumGetUInt16(value));
+			return true;
+		case RB_COPY_4:
+			put_uint32(out, DatumGetUInt32(value));
+			return true;
+		case RB_COPY_8:
+			put_uint64(out, (uint64) DatumGetInt64(value));
+			return true;
+		case RB_STRING:
+			bytes = readable(value);
+			put_text(codec, out, VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes));
+			return true;
+		case RB_NUMERIC_DECIMAL:
+			bytes = readable(value);
+			return check_decimal(codec,
+								 etl_decimal_from_numeric(VARDATA_ANY(bytes),
+														  VARSIZE_ANY_EXHDR(bytes),
+														  codec->precision, codec->scale,
+														  codec->width,
+														  out->data + out->len),
+								 out, error);
+		case RB_TICKS:
+			return put_ticks(codec, DatumGetInt64(value), out, error);
+		case RB_DATE_DAYS:
+			number = DatumGetDateADT(value);
+			if (unlikely(number < codec->low || number > codec->high))
+				return refuse_range(codec, error);
+			put_wide(out, number + UNIX_DAYS, codec->width);
+			return true;
+		case RB_UUID_HALVES:
+			{
+				uint64		halves[2];
+
+				memcpy(halves, DatumGetUUIDP(value)->data, sizeof(halves));
+				halves[0] = pg_bswap64(halves[0]);
+				halves[1] = pg_bswap64(halves[1]);
+				memcpy(out->data + out->len, halves, sizeof(halves));
+				out->len += sizeof(halves);
+				return true;
+			}
+		case RB_STRING_OUTPUT:
+			put_output(codec, value, out);
+			return true;
+		case RB_INTEGER:
+			number = get_integer(codec, value);
+			if (number < codec->low || number > codec->high)
+				return refuse_range(codec, error);
+			put_wide(out, number, codec->width);
+			return true;
+		case RB_INTEGER_DECIMAL:
+			return check_decimal(codec,
+								 etl_decimal_from_int64(get_integer(codec, value),
+														codec->source_scale,
+														codec->precision, codec->scale,
+														codec->width,
+														out->data + out->len),
+								 out, error);
+		case RB_WIDEN_FLOAT:
+			{
+				float8		wide = DatumGetFloat4(value);
+				uint64		bits;
+
+				memcpy(&bits, &wide, sizeof(bits));
+				put_uint64(out, bits);
+				return true;
+			}
+		case RB_NUMERIC_INTEGER:
+			return put_numeric_integer(codec, readable(value), out, error);
+		case RB_STRING_FIXED:
+			return put_fixed_string(codec, readable(value), out, error);
+		case RB_STRING_NAME:
+			put_text(codec, out, NameStr(*DatumGetName(value)),
+					 strlen(NameStr(*DatumGetName(value))));
+			return true;
+		case RB_STRING_MONEY:
+			put_money(out, DatumGetInt64(value), codec->source_scale);
+			return true;
+		case RB_REFUSE:
+			break;
+	}
+	return refuse(codec, ERRCODE_CANNOT_COERCE, "cannot be written as", error);
+}
+
+static inline bool
+put_any(EtlRowBinaryCodec *codec, Datum value, bool isnull, StringInfo out,
+		EtlValueError *error)
+{
+	if (isnull)
+	{
+		put_null(codec, out);
+		return true;
+	}
+	(void) reserve(out, FIXED_ROOM);
+	if (codec->nullable)
+		out->data[out->len++] = 0;
+	return put_value(codec, value, out, error);
+}
+
+bool
+etl_rowbinary_value(EtlRowBinaryCodec *codec, Datum value, bool isnull,
+					StringInfo out, EtlValueError *error)
+{
+	return put_any(codec, value, isnull, out, error);
+}
+
+bool
+etl_rowbinary_row(EtlRowBinaryCodec *const *codecs, int n,
+				  const Datum *values, const bool *isnull,
+				  const Bitmapset *missing,
+				  StringInfo out, EtlValueError *error)
+{
+	for (int i = 0; i < n; i++)
+	{
+		EtlRowBinaryCodec *codec = codecs[i];
+		int			attribute = codec->attnum - 1;
+		bool		null = isnull[attribute];
+
+		if (unlikely(missing != NULL))
+			null = null || bms_is_member(codec->attnum, missing);
+		if (unlikely(!put_any(codec, values[attribute], null, out, error)))
+			return false;
+	}
+	return true;
+}
+
+void
+etl_rowbinary_string(StringInfo out, const char *data, uint32 len)
+{
+	put_string(out, data, len);
+}
+
+void
+etl_rowbinary_uint8(StringInfo out, uint8 value)
+{
+	*reserve(out, 1) = (char) value;
+	out->len++;
+}
+
+void
+etl_rowbinary_uint64(StringInfo out, uint64 value)
+{
+	(void) reserve(out, sizeof(value));
+	put_uint64(out, value);
+}
+
+void
+etl_rowbinary_version(StringInfo out, const EtlPosition *position)
+{
+	uint64		high = ((uint64) position->epoch << 48) | (position->commit_lsn >> 16);
+	uint64		low = (position->commit_lsn << 48) | (position->ordinal << 8) | position->sub;
+
+	Assert(position->ordinal < (UINT64CONST(1) << 40));
+	(void) reserve(out, 2 * sizeof(uint64));
+	put_uint64(out, low);
+	put_uint64(out, high);
+}
+
+uint32
+etl_rowbinary_skip(const EtlRowBinaryCodec *codec, const char *data, uint32 len)
+{
+	uint32		at = 0;
+	uint64		value_len = 0;
+
+	if (codec->nullable)
+	{
+		if (len == 0)
+			return 0;
+		if (data[at++] != 0)
+			return at;
+	}
+	if (codec->width > 0)
+		value_len = codec->width;
+	else
+	{
+		for (int shift = 0;; shift += 7)
+		{
+			if (at >= len || shift > 28)
+				return 0;
+			value_len |= (uint64) (data[at] & 0x7F) << shift;
+			if ((data[at++] & 0x80) == 0)
+				break;
+		}
+	}
+	return value_len <= len - at ? at + (uint32) value_len : 0;
+}

@@ -1,0 +1,63 @@
+/*-------------------------------------------------------------------------
+ *
+ * rowbinary_codec.h
+ *	  What a RowBinary codec consists of: shared by its maker and its user.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ETL_ROWBINARY_CODEC_H
+#define ETL_ROWBINARY_CODEC_H
+
+#include "fmgr.h"
+
+#include "format/rowbinary.h"
+
+/* What to do with a value. */
+typedef enum EtlRowBinaryAction
+{
+	RB_REFUSE,					/* no way from this source to this type */
+	RB_COPY_1,					/* Datum's low bytes as they are */
+	RB_COPY_2,
+	RB_COPY_4,
+	RB_COPY_8,
+	RB_INTEGER,					/* integer, range-checked, any width */
+	RB_INTEGER_DECIMAL,			/* integer or money to Decimal */
+	RB_WIDEN_FLOAT,				/* float4 to Float64 */
+	RB_DATE_DAYS,
+	RB_TICKS,					/* timestamp or time to another unit */
+	RB_UUID_HALVES,
+	RB_NUMERIC_DECIMAL,
+	RB_NUMERIC_INTEGER,
+	RB_STRING,					/* varlena to String */
+	RB_STRING_FIXED,			/* varlena to FixedString */
+	RB_STRING_NAME,				/* name to String */
+	RB_STRING_MONEY,
+	RB_STRING_OUTPUT			/* output function to String */
+} EtlRowBinaryAction;
+
+struct EtlRowBinaryCodec
+{
+	uint8		action;			/* EtlRowBinaryAction */
+	bool		nullable;
+	bool		convert;		/* text needs conversion to UTF-8 */
+	bool		is_unsigned;	/* RB_NUMERIC_INTEGER: no negative result */
+	AttrNumber	attnum;
+	int			width;			/* of the result; 0: length comes first */
+	int			source_width;	/* integers: bytes; negative: unsigned */
+	int			source_scale;	/* integers: fraction digits (money) */
+	int			precision;
+	int			scale;
+	int64		low;			/* range of the source value */
+	int64		high;
+	int64		offset;			/* RB_TICKS: added to the source value, */
+	int64		multiply;		/* then multiplied */
+	int64		divide;			/* or divided exactly */
+	FmgrInfo	output;			/* RB_STRING_OUTPUT */
+	const char *column;			/* for messages */
+	const char *type;
+};
+
+#define UNIX_DAYS	(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE)
+#define UNIX_MICROS (UNIX_DAYS * USECS_PER_DAY)
+
+#endif							/* ETL_ROWBINARY_CODEC_H */
