@@ -51,7 +51,8 @@ CREATE TABLE etl.pipeline_intent (
     dropping        boolean NOT NULL DEFAULT false,
     drop_tables     boolean NOT NULL DEFAULT false,
     force           boolean NOT NULL DEFAULT false,
-    resync_requests bigint NOT NULL DEFAULT 0
+    resync_requests bigint NOT NULL DEFAULT 0,
+    start_requests  bigint NOT NULL DEFAULT 0       -- counts start_pipeline()
 );
 COMMENT ON TABLE etl.pipeline_intent IS 'what users want of a pipeline';
 
@@ -77,6 +78,7 @@ CREATE TABLE etl.pipeline_state (
     slot_name         name NOT NULL,
     slot_created      boolean NOT NULL DEFAULT false,
     resync_done       bigint NOT NULL DEFAULT 0,
+    start_done        bigint NOT NULL DEFAULT 0,    -- start_requests that were acted on
     durable_lsn       pg_lsn,
     failed_sqlstate   text,             -- NULL: not failed
     failed_message    text,

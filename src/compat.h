@@ -41,6 +41,15 @@
 	pg_database_ownercheck(database, role)
 #endif
 
+/* May a role use a foreign server? */
+#if PG_VERSION_NUM >= 160000
+#define etl_server_aclcheck(server, role) \
+	object_aclcheck(ForeignServerRelationId, server, role, ACL_USAGE)
+#else
+#define etl_server_aclcheck(server, role) \
+	pg_foreign_server_aclcheck(server, role, ACL_USAGE)
+#endif
+
 /* Wait event of our own waits; named where the server can name it. */
 #if PG_VERSION_NUM >= 170000
 #define etl_wait_event_new(name)	WaitEventExtensionNew(name)

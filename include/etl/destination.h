@@ -177,6 +177,7 @@ typedef struct EtlOptions EtlOptions;
 extern PGDLLEXPORT const char *etl_option_text(const EtlOptions *options, const char *name);	/* NULL if unset */
 extern PGDLLEXPORT int64 etl_option_int(const EtlOptions *options, const char *name);	/* base unit: count, kB, ms */
 extern PGDLLEXPORT bool etl_option_bool(const EtlOptions *options, const char *name);
+extern PGDLLEXPORT List *etl_option_list(const EtlOptions *options, const char *name);	/* of char * */
 
 /*
  * Value of a column's option (scope C), falling back to the table's, the
@@ -522,6 +523,12 @@ typedef struct EtlDestinationRoutine
 	 */
 	void		(*apply_local) (EtlConnection *connection, EtlBatch *batch);
 } EtlDestinationRoutine;
+
+/*
+ * Body of a wrapper's validator: "options" and "catalog" are its arguments.
+ * ERROR 22023 for what the kind (or everybody) does not know or allow.
+ */
+extern PGDLLEXPORT void etl_options_validate(const EtlDestinationRoutine *routine, Datum options, Oid catalog);
 
 /*
  * Type of the handler function's result: PG_RETURN_POINTER(&routine).

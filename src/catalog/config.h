@@ -16,6 +16,8 @@ typedef enum EtlOnError
 	ETL_ON_ERROR_STOP
 } EtlOnError;
 
+typedef struct EtlTableConfig EtlTableConfig;	/* see config.c */
+
 typedef struct EtlConfig
 {
 	MemoryContext context;		/* holds all of it */
@@ -32,6 +34,7 @@ typedef struct EtlConfig
 	bool		drop_tables;
 	bool		force;
 	int64		resync_requests;	/* resync_pipeline counter */
+	int64		start_requests; /* start_pipeline counter, see start_done */
 
 	/* identity, from etl.pipeline_state */
 	bool		has_state;
@@ -41,8 +44,10 @@ typedef struct EtlConfig
 	bool		slot_created;
 	int			epoch;
 	uint32		timeline;
+	int64		start_done;		/* start_requests that were acted on: a failed
+								 * pipeline starts again when they differ */
 
-	/* general options */
+	/* general options; routine and options NULL when dropping without server */
 	const EtlDestinationRoutine *routine;
 	EtlOptions *options;
 	Size		max_batch_size; /* bytes */
@@ -60,18 +65,25 @@ typedef struct EtlConfig
 	int			stall_timeout;
 	bool		resync_on_slot_loss;
 
+	List	   *tables;			/* of EtlTableConfig *: tables with options */
+
 	char	   *source;			/* "/etl/<system>/<database>/<pipeline>" */
 } EtlConfig;
 
 /*
  * Load a pipeline in an open bracket; NULL when there is no such pipeline.
  * "secrets": also the owner's user mapping.  ERROR when the definition cannot
- * be used (server, wrapper or owner is gone, malformed option); the caller
- * makes the pipeline FAILED with it.  Allocates a context under "parent".
+ * be used (server, wrapper or owner is gone, malformed option, the owner lost
+ * a right); the caller makes the pipeline FAILED with it.  A pipeline that is
+ * being dropped loads also without its server or owner: routine and options
+ * are NULL then.  Allocates a context under "parent".
  */
 extern EtlConfig *etl_config_load(int64 pipeline_id, bool secrets, MemoryContext parent);
 
-/* Options of one table: its own (etl.table_option) over the pipeline's. */
+/*
+ * Options of one table: its own (etl.table_option) over the pipeline's.  Reads
+ * memory alone, so a decoding process may ask; owned by "config".
+ */
 extern EtlOptions *etl_config_table_options(const EtlConfig *config, const char *schema_name,
 											const char *table_name);
 

@@ -5,6 +5,12 @@
  *
  * Every function runs inside an open bracket of the caller.
  *
+ * Requests are counters.  etl.start_pipeline() raises
+ * pipeline_intent.start_requests; whoever starts the pipeline (or finds it
+ * running) copies it to pipeline_state.start_done.  A pipeline with
+ * failed_sqlstate starts again only while the two differ; acting on the
+ * request clears the failed_ columns.
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef ETL_STORE_H
