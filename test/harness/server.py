@@ -28,6 +28,7 @@ DEFAULTS = {
     "max_wal_senders": "4",
     "max_connections": "60",
     "timezone": "'UTC'",
+    "track_commit_timestamp": "on",
     "log_line_prefix": "'%m [%p] %b '",
     "log_checkpoints": "off",
     "autovacuum_naptime": "1min",
@@ -134,7 +135,8 @@ class Server:
         pid = self.postmaster_pid()
         os.kill(pid, signal.SIGKILL)
         self.running = False
-        wait_until(lambda: not self.processes(), 30, "processes of a killed server gone")
+        wait_until(lambda: not os.path.exists(f"/proc/{pid}") and not self.processes(), 30,
+                   "processes of a killed server gone")
 
     def processes(self):
         """Processes whose working directory is the data directory."""
