@@ -24,7 +24,10 @@ typedef struct EtlHttpSettings
 	const char *client_cert_file;
 	const char *client_key_file;
 	const char *proxy;			/* NULL: none; the environment is ignored */
-	const char *allowed_hosts;	/* etl.allowed_hosts syntax; '' = any public */
+	const char *allowed_hosts;	/* etl.allowed_hosts syntax; '' = any but
+								 * link-local and metadata addresses */
+	int			stall_timeout;	/* ms without a byte while sending the body or
+								 * receiving the answer; 0 = 30 s */
 } EtlHttpSettings;
 
 typedef enum EtlCompression
@@ -70,6 +73,10 @@ typedef struct EtlHttpResponse
 	const char *body;			/* NUL-terminated, at most response_limit, made
 								 * valid in the server's encoding */
 	Size		body_len;
+	const char *raw_body;		/* the same as it came */
+	Size		raw_body_len;
+	bool		truncated;		/* the answer was longer than response_limit */
+	const char *peer;			/* "host:port", for messages */
 	const char *(*header) (const struct EtlHttpResponse *response, const char *name);
 	const char *error;			/* FAILED, REFUSED: message, no secret in it */
 	int			sqlstate;
@@ -77,7 +84,11 @@ typedef struct EtlHttpResponse
 	const char *header_block;	/* raw response headers (bounded) */
 } EtlHttpResponse;
 
-/* Pool in CurrentMemoryContext, whose reset frees the libcurl handles. */
+/*
+ * Pool in CurrentMemoryContext, whose reset frees the libcurl handles.  Zero
+ * timeouts mean 10 s to connect and 60 s in all.  What is wrong with the
+ * settings shows in each transfer (REFUSED).
+ */
 extern EtlHttp *etl_http_create(const EtlHttpSettings *settings);
 
 /* Start a transfer; returns at once.  Request structs are copied, spans' bytes are not. */
@@ -85,8 +96,11 @@ extern EtlHttpTransfer *etl_http_start(EtlHttp *http, const EtlHttpRequest *requ
 
 /*
  * Drive all transfers for at most "timeout" ms, returning early when one ends
- * or our latch is set; serves interrupts at least every 100 ms, in the caller's
- * stack (an ERROR or FATAL of CHECK_FOR_INTERRUPTS may pass through).
+ * or our latch is set (the caller resets it); with nothing under way, wait for
+ * the latch alone.  Serves interrupts in the caller's stack (an ERROR or FATAL
+ * of CHECK_FOR_INTERRUPTS may pass through): at once when a signal comes, and
+ * at least every 100 ms (200 ms once nothing has moved for a second).  Exits
+ * the process when the postmaster died.
  */
 extern void etl_http_poll(EtlHttp *http, int timeout);
 
@@ -98,7 +112,8 @@ extern void etl_http_finish(EtlHttpTransfer *transfer);
 
 /*
  * One request to its end (start, poll until done).  "stop" may be NULL; it is
- * asked at least every 100 ms and ends the wait with FAILED.  The response
+ * asked at least every 200 ms and ends the wait with FAILED.  The latch is
+ * reset in between and left set if it was set.  The response
  * lives until etl_http_finish(*transfer).
  */
 extern const EtlHttpResponse *etl_http_perform(EtlHttp *http, const EtlHttpRequest *request,
@@ -110,6 +125,13 @@ extern const EtlHttpResponse *etl_http_perform(EtlHttp *http, const EtlHttpReque
  * 410: FATAL; everything else and REFUSED: ENDPOINT.
  */
 extern void etl_http_classify(const EtlHttpResponse *response, EtlResult *result);
+
+/*
+ * What is wrong with a URL (a static text that completes "URL ..."), or NULL:
+ * http or https, a host, no user information, nothing that does not belong in
+ * a URL.  Pure; for validators.
+ */
+extern const char *etl_http_url_error(const char *url);
 
 /* For etl.build_info(). */
 extern const char *etl_http_curl_version(void);
