@@ -64,4 +64,60 @@
 #define ETL_MODULE_MAGIC	PG_MODULE_MAGIC
 #endif
 
+/* ----------
+ * Logical decoding.  Users include replication/logical.h and slot.h first.
+ * ----------
+ */
+
+/* The heap tuple of a decoded change, or NULL. */
+#if PG_VERSION_NUM >= 170000
+#define etl_change_tuple(t) (t)
+#else
+#define etl_change_tuple(t) ((t) ? &(t)->tuple : NULL)
+#endif
+
+/* Has the slot lost the WAL it needs?  Caller holds the slot's mutex. */
+#if PG_VERSION_NUM >= 160000
+#define etl_slot_invalidated(slot) ((slot)->data.invalidated != RS_INVAL_NONE)
+#else
+#define etl_slot_invalidated(slot) \
+	(XLogRecPtrIsInvalid((slot)->data.restart_lsn) && \
+	 !XLogRecPtrIsInvalid((slot)->data.invalidated_at))
+#endif
+
+/* A logical slot of this database, without two-phase and failover. */
+#if PG_VERSION_NUM >= 190000
+#define etl_slot_create(name, persistency) \
+	ReplicationSlotCreate(name, true, persistency, false, false, false, false)
+#elif PG_VERSION_NUM >= 170000
+#define etl_slot_create(name, persistency) \
+	ReplicationSlotCreate(name, true, persistency, false, false, false)
+#else
+#define etl_slot_create(name, persistency) \
+	ReplicationSlotCreate(name, true, persistency, false)
+#endif
+
+#if PG_VERSION_NUM >= 180000
+#define etl_slot_acquire_nowait(name)	ReplicationSlotAcquire(name, true, true)
+#else
+#define etl_slot_acquire_nowait(name)	ReplicationSlotAcquire(name, true)
+#endif
+
+#if PG_VERSION_NUM >= 190000
+#define etl_check_decoding_requirements()	CheckLogicalDecodingRequirements(false)
+#else
+#define etl_check_decoding_requirements()	CheckLogicalDecodingRequirements()
+#endif
+
+/* CreateInitDecodingContext() of our plugin; "..." is an XL_ROUTINE(). */
+#if PG_VERSION_NUM >= 190000
+#define etl_create_init_decoding_context(full, ...) \
+	CreateInitDecodingContext("etl", NIL, full, false, InvalidXLogRecPtr, \
+							  __VA_ARGS__, NULL, NULL, NULL)
+#else
+#define etl_create_init_decoding_context(full, ...) \
+	CreateInitDecodingContext("etl", NIL, full, InvalidXLogRecPtr, \
+							  __VA_ARGS__, NULL, NULL, NULL)
+#endif
+
 #endif							/* ETL_COMPAT_H */
