@@ -304,6 +304,8 @@ typedef struct EtlItem
 #define ETL_ITEM_INCOMPLETE 0x0001	/* row with holes, see complete calls */
 #define ETL_ITEM_EVENT		0x0002	/* not a row: begin, commit, relation,
 									 * truncate, copy_begin, copy_end */
+#define ETL_ITEM_BEGIN		0x0004	/* with EVENT: begin */
+#define ETL_ITEM_COMMIT		0x0008	/* with EVENT: commit */
 
 typedef struct EtlTable
 {

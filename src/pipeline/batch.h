@@ -25,7 +25,12 @@ typedef struct EtlLane EtlLane;
  */
 typedef struct EtlSenderCallbacks
 {
-	/* A single row or event is refused, or a table cannot go on. */
+	/*
+	 * A single row or event is refused, or a table cannot go on.  "table" is
+	 * the item's, ETL_NO_TABLE for a truncate of several tables (found by
+	 * lsn and ordinal).  May call etl_sender_halt(): then the row stays, and
+	 * nothing behind it is sent.
+	 */
 	void		(*park) (void *arg, uint32 table, int sqlstate, const char *message, const char *hint,
 						 XLogRecPtr lsn, uint64 ordinal);
 	/* The pipeline cannot go on. */
@@ -43,12 +48,22 @@ extern EtlSender *etl_sender_create(const EtlConfig *config, EtlConnection *conn
 extern EtlLane *etl_lane_create(EtlSender *sender, EtlTable *table, EtlPhase phase);
 extern void etl_lane_destroy(EtlLane *lane);
 
+/* Table of what is appended from now on; seals what was appended before. */
+extern void etl_lane_set_table(EtlLane *lane, EtlTable *table);
+
+/* A number for etl_sender_oldest(): lanes of one queue have the same one. */
+extern void etl_lane_set_group(EtlLane *lane, int group);
+
 /*
  * Append an item.  "position" is the ring position (or any growing number)
- * before which the item's bytes may be reused once it is durable.  Seals the
- * open batch when it is full.  "owned" chunks are pfree'd with the batch.
+ * where its record begins: the bytes stay in use until it is durable.  Seals
+ * the open batch when it is full.  "owned": item->data is a palloc'd chunk,
+ * pfree'd with the batch.  A copy's rows carry their number in "ordinal".
  */
 extern void etl_lane_append(EtlLane *lane, const EtlItem *item, uint64 position, bool owned);
+
+/* The same for an item inside the palloc'd "chunk", pfree'd with the batch. */
+extern void etl_lane_append_chunk(EtlLane *lane, const EtlItem *item, uint64 position, void *chunk);
 
 /*
  * A step that runs alone, after all earlier batches are durable: "run" is
@@ -57,14 +72,19 @@ extern void etl_lane_append(EtlLane *lane, const EtlItem *item, uint64 position,
 typedef void (*EtlStep) (void *arg, EtlResult *result);
 extern void etl_lane_step(EtlLane *lane, EtlStep run, void *arg, uint32 table, uint64 position);
 
-/* Seal the open batch now / drop everything of the lane. */
+/* Seal the open batch now. */
 extern void etl_lane_seal(EtlLane *lane);
 
-/* Lowest position in use by any lane of "sender" (PG_UINT64_MAX: none); and of one lane. */
-extern uint64 etl_lane_oldest(EtlLane *lane);
+/* Nothing open, sealed or in flight in this lane. */
+extern bool etl_lane_idle(EtlLane *lane);
 
-/* Bytes in open and sealed batches. */
+/* Lowest position in use by one lane; by all lanes of a group (PG_UINT64_MAX: none). */
+extern uint64 etl_lane_oldest(EtlLane *lane);
+extern uint64 etl_sender_oldest(EtlSender *sender, int group);
+
+/* Bytes and items in open and sealed batches. */
 extern uint64 etl_sender_bytes(EtlSender *sender);
+extern uint64 etl_sender_items(EtlSender *sender);
 
 /*
  * Start what can be started, drive transfers for at most "timeout" ms, handle
@@ -78,5 +98,12 @@ extern long etl_sender_run(EtlSender *sender, int timeout, bool *busy);
 extern void etl_sender_flush(EtlSender *sender);
 
 extern bool etl_sender_idle(EtlSender *sender); /* nothing open, sealed or in flight */
+
+/* Start nothing any more; transfers under way go on (etl_sender_in_flight()). */
+extern void etl_sender_halt(EtlSender *sender);
+extern int	etl_sender_in_flight(EtlSender *sender);
+
+/* Is anything waiting for another try? */
+extern bool etl_sender_retrying(EtlSender *sender);
 
 #endif							/* ETL_BATCH_H */
