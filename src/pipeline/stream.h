@@ -26,6 +26,7 @@ typedef struct EtlStreamTable
 	Oid			relid;
 	uint32		generation;		/* being copied */
 	EtlShape   *shape;			/* base shape, as copied */
+	const EtlOptions *options;	/* etl_config_table_options() */
 	bool		parked;			/* out of the group (set by either side) */
 } EtlStreamTable;
 

@@ -1,0 +1,456 @@
+/*-------------------------------------------------------------------------
+ *
+ * stream_relation.c
+ *	  Relations of a stream: who delivers, in which shape, with which encoder.
+ *
+ * Three things are decided here, each at its own pace:
+ *
+ *	 - per transaction (etl_stream_fix): the rule in force, and whether and to
+ *	   which generation this process delivers.  Fixed once, so that a
+ *	   transaction is treated as a whole.
+ *	 - per invalidation (etl_stream_resolve_shape): the shape under the
+ *	   historic catalogs, its version, the encoder.
+ *	 - per bracket (etl_stream_refresh): what other processes have stored.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "executor/tuptable.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "pipeline/store.h"
+#include "pipeline/stream_private.h"
+#include "server/worker.h"
+
+typedef struct SlotEntry
+{
+	Oid			relid;			/* hash key */
+	uint32		slot;
+} SlotEntry;
+
+static HTAB *
+make_hash(EtlStream *stream, const char *name, Size entry_size)
+{
+	HASHCTL		control;
+
+	memset(&control, 0, sizeof(control));
+	control.keysize = sizeof(Oid);
+	control.entrysize = entry_size;
+	control.hcxt = stream->context;
+	return hash_create(name, 128, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+EtlStreamRelation *
+etl_stream_relation(EtlStream *stream, Oid relid, bool create)
+{
+	EtlStreamRelation *entry;
+	bool		found;
+
+	if (stream->last && stream->last->relid == relid)
+		return stream->last;
+	if (stream->relations == NULL)
+		stream->relations = make_hash(stream, "etl stream relations", sizeof(EtlStreamRelation));
+
+	entry = hash_search(stream->relations, &relid, create ? HASH_ENTER : HASH_FIND, &found);
+	if (entry == NULL)
+		return NULL;
+	if (!found)
+	{
+		memset(entry, 0, sizeof(*entry));
+		entry->relid = relid;
+		entry->stale = true;
+		entry->slot = ETL_NO_TABLE;
+	}
+	stream->last = entry;
+	return entry;
+}
+
+/* ----------
+ * Ownership, fixed for the transaction
+ * ----------
+ */
+
+/* One pass over the table slots whenever any of them changed. */
+static void
+map_slots(EtlStream *stream)
+{
+	uint64		version = pg_atomic_read_u64(&etl_worker_pipeline->tables_version);
+	int32		pipeline = etl_shmem_pipeline_index(etl_worker_pipeline);
+
+	if (stream->slots && stream->slots_version == version)
+		return;
+	if (stream->slots)
+		hash_destroy(stream->slots);
+	stream->slots = make_hash(stream, "etl stream slots", sizeof(SlotEntry));
+	stream->slots_version = version;
+
+	LWLockAcquire(&etl_worker_pipeline->lock, LW_SHARED);
+	for (int i = 0; i < etl_shared->ntables; i++)
+	{
+		EtlTableSlot *slot = &etl_shared->tables[i];
+
+		if (slot->pipeline == pipeline && OidIsValid(slot->relid))
+		{
+			SlotEntry  *entry = hash_search(stream->slots, &slot->relid, HASH_ENTER, NULL);
+
+			entry->slot = i;
+		}
+	}
+	LWLockRelease(&etl_worker_pipeline->lock);
+}
+
+static bool
+own_by_slot(EtlStream *stream, EtlStreamRelation *entry)
+{
+	SlotEntry  *found;
+
+	map_slots(stream);
+	found = hash_search(stream->slots, &entry->relid, HASH_FIND, NULL);
+	if (found == NULL)
+		return false;
+	entry->slot = found->slot;
+	if (!etl_ownership_lookup(etl_worker_pipeline, entry->slot, entry->relid,
+							  stream->origin.commit_lsn, &entry->owned))
+		return false;
+
+	/* A table that was parked in this run comes back with a new generation. */
+	if (entry->owned.generation <= entry->stopped_generation)
+		return false;
+	entry->parked = false;
+	return true;
+}
+
+static bool
+own_by_group(EtlStream *stream, EtlStreamRelation *entry)
+{
+	for (int i = 0; i < stream->ntables; i++)
+	{
+		EtlStreamTable *table = &stream->tables[i];
+
+		if (table->relid != entry->relid)
+			continue;
+		entry->slot = table->slot;
+		entry->owned.generation = table->generation;
+		entry->owned.owned_from = InvalidXLogRecPtr;
+		entry->options = table->options;
+		return !table->parked && table->generation > entry->stopped_generation;
+	}
+	return false;
+}
+
+/* Newest version strictly below the transaction's own commit position. */
+static const EtlRule *
+rule_in_force(EtlStream *stream, EtlStreamRelation *entry)
+{
+	ListCell   *lc;
+
+	foreach(lc, entry->rules)
+	{
+		const EtlRule *rule = lfirst(lc);
+
+		if (rule->from_lsn < stream->origin.commit_lsn)
+			return rule;
+	}
+	return NULL;
+}
+
+/*
+ * Decide, once for the transaction, what happens to the relation's changes.
+ */
+void
+etl_stream_fix(EtlStream *stream, EtlStreamRelation *entry)
+{
+	const EtlRule *rule;
+
+	if (entry->transaction == stream->transaction)
+		return;
+	entry->transaction = stream->transaction;
+	entry->deliver = false;
+
+	rule = rule_in_force(stream, entry);
+	if (rule != entry->rule)
+	{
+		entry->rule = rule;
+		entry->stale = true;	/* the column list may differ */
+	}
+	if (rule == NULL || !rule->published || rule->excluded || rule->filtered || rule->via_root)
+		return;
+	entry->deliver = stream->is_sync ? own_by_group(stream, entry) : own_by_slot(stream, entry);
+}
+
+/* ----------
+ * Shapes
+ * ----------
+ */
+
+/* Remember a version of the relation's shape. */
+void
+etl_stream_add_version(EtlStream *stream, EtlStreamRelation *entry, const EtlShape *shape)
+{
+	MemoryContext caller = MemoryContextSwitchTo(stream->context);
+
+	entry->versions = lappend(entry->versions, etl_shape_copy(shape));
+	MemoryContextSwitchTo(caller);
+}
+
+/*
+ * Give "built" its version: the newest known one of this generation that
+ * looks like it and begins no later; else a new version.  So a replay names
+ * the same version at the same place.  *previous is the version before it.
+ */
+static bool
+find_version(EtlStream *stream, EtlStreamRelation *entry, EtlShape *built, EtlShape **previous)
+{
+	EtlShape   *match = NULL;
+	EtlShape   *newest = NULL;
+	ListCell   *lc;
+
+	*previous = NULL;
+	built->generation = entry->owned.generation;
+	foreach(lc, entry->versions)
+	{
+		EtlShape   *known = lfirst(lc);
+
+		if (known->generation != built->generation)
+			continue;
+		if (known->lsn <= stream->origin.commit_lsn && etl_shape_equal(known, built) &&
+			(match == NULL || known->version > match->version))
+			match = known;
+		if (newest == NULL || known->version > newest->version)
+			newest = known;
+	}
+
+	if (match)
+	{
+		built->version = match->version;
+		built->lsn = match->lsn;
+		foreach(lc, entry->versions)
+		{
+			EtlShape   *known = lfirst(lc);
+
+			if (known->generation == built->generation && known->version == built->version - 1)
+				*previous = known;
+		}
+		return false;
+	}
+	built->version = newest ? newest->version + 1 : 1;
+	built->lsn = stream->origin.commit_lsn;
+	*previous = newest;
+	return true;
+}
+
+/* Do old rows have a value in an added column that no event carries? */
+static bool
+adds_value_to_old_rows(Relation relation, const EtlShape *previous, const EtlShape *shape)
+{
+	TupleDesc	desc = RelationGetDescr(relation);
+
+	for (int i = 0; i < shape->ncolumns; i++)
+		if (etl_shape_column(previous, shape->columns[i].attnum) == NULL &&
+			TupleDescAttr(desc, shape->columns[i].attnum - 1)->atthasmissing)
+			return true;
+	return false;
+}
+
+/* Rows can be completed by key: is it worth sending the key along? */
+static bool
+wants_key(const EtlStream *stream, const EtlShape *shape)
+{
+	if (stream->config->routine->extract == NULL || shape->nkeys == 0 ||
+		shape->replica_identity == REPLICA_IDENTITY_FULL)
+		return false;
+	for (int i = 0; i < shape->ncolumns; i++)
+		if (shape->columns[i].toastable && shape->columns[i].key_position == 0)
+			return true;
+	return false;
+}
+
+/* Make the encoder and the slots for "shape" in the entry's fresh context. */
+static void
+build_encoder(EtlStream *stream, EtlStreamRelation *entry, Relation relation, EtlShape *shape)
+{
+	const EtlOptions *options = entry->options ? entry->options : stream->config->options;
+	TupleDesc	desc = CreateTupleDescCopyConstr(RelationGetDescr(relation));
+
+	entry->shape = shape;
+	entry->new_row = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+	entry->old_row = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+	entry->keyed = wants_key(stream, shape);
+	entry->foreign_types = false;
+	for (int i = 0; i < shape->ncolumns; i++)
+		if (shape->columns[i].type >= FirstNormalObjectId)
+			entry->foreign_types = true;
+	entry->codec = stream->config->routine->codec_create(shape, NULL, options);
+}
+
+/*
+ * Bring the entry's shape and encoder up to date with the relation as the
+ * historic catalogs show it.  A new version is announced (SHAPE record), and
+ * leads to a resync where the destination cannot follow by itself.  After the
+ * call entry->deliver may have become false.
+ */
+void
+etl_stream_resolve_shape(EtlStream *stream, EtlStreamRelation *entry, Relation relation)
+{
+	MemoryContext caller;
+	MemoryContext old = entry->context;
+	EtlShape   *built;
+	EtlShape   *previous;
+	bool		is_new;
+	bool		follows = (stream->config->routine->abilities & ETL_FOLLOWS_SHAPES) != 0;
+
+	if (!entry->stale && entry->shape &&
+		entry->shape->generation == entry->owned.generation)
+		return;
+
+	entry->context = AllocSetContextCreate(stream->context, "etl stream relation",
+										   ALLOCSET_DEFAULT_SIZES);
+	caller = MemoryContextSwitchTo(entry->context);
+	built = etl_shape_build(relation, entry->rule->columns, stream->config->generated_columns);
+	is_new = find_version(stream, entry, built, &previous);
+	build_encoder(stream, entry, relation, built);
+	MemoryContextSwitchTo(caller);
+	if (old)
+		MemoryContextDelete(old);
+	entry->stale = false;
+
+	if (is_new)
+		etl_stream_add_version(stream, entry, built);
+	if (entry->announced_generation != built->generation ||
+		entry->announced_version != built->version)
+	{
+		if (is_new && previous && !follows && previous->hash != built->hash)
+		{
+			etl_stream_put_resync(stream, entry, ETL_COPY_REWRITE);
+			return;
+		}
+		etl_stream_announce(stream, entry, previous);
+		if (is_new && previous && adds_value_to_old_rows(relation, previous, built))
+			etl_stream_put_resync(stream, entry, ETL_COPY_REWRITE);
+	}
+}
+
+/* ----------
+ * What others have stored
+ * ----------
+ */
+
+/* Does the entry know a shape of this generation? */
+static bool
+knows_generation(EtlStreamRelation *entry, uint32 generation)
+{
+	ListCell   *lc;
+
+	foreach(lc, entry->versions)
+		if (((EtlShape *) lfirst(lc))->generation == generation)
+			return true;
+	return false;
+}
+
+/* Replace what is known of a generation by what is stored. */
+static void
+load_versions(EtlStream *stream, EtlStreamRelation *entry, uint32 generation)
+{
+	List	   *stored = etl_store_read_shapes(stream->config->id, entry->relid, generation);
+	ListCell   *lc;
+
+	foreach(lc, entry->versions)
+	{
+		EtlShape   *known = lfirst(lc);
+
+		/* older generations are of no use once a newer one is known */
+		if (known->generation == generation || known->generation + 2 < generation)
+			entry->versions = foreach_delete_current(entry->versions, lc);
+	}
+	foreach(lc, stored)
+		etl_stream_add_version(stream, entry, lfirst(lc));
+}
+
+typedef struct Wanted
+{
+	Oid			relid;
+	uint32		generations[3];
+} Wanted;
+
+/* Table slots of this pipeline, copied under the lock. */
+static List *
+wanted_tables(void)
+{
+	int32		pipeline = etl_shmem_pipeline_index(etl_worker_pipeline);
+	List	   *tables = NIL;
+	int			n = 0;
+	Wanted	   *copies = NULL;
+
+	for (int pass = 0; pass < 2; pass++)
+	{
+		int			found = 0;
+
+		LWLockAcquire(&etl_worker_pipeline->lock, LW_SHARED);
+		for (int i = 0; i < etl_shared->ntables; i++)
+		{
+			EtlTableSlot *slot = &etl_shared->tables[i];
+
+			if (slot->pipeline != pipeline || !OidIsValid(slot->relid))
+				continue;
+			if (pass == 1 && found < n)
+			{
+				copies[found].relid = slot->relid;
+				copies[found].generations[0] = slot->owned[0].generation;
+				copies[found].generations[1] = slot->owned[1].generation;
+				copies[found].generations[2] = slot->generation;
+			}
+			found++;
+		}
+		LWLockRelease(&etl_worker_pipeline->lock);
+		if (pass == 0)
+		{
+			n = found;
+			copies = palloc0(sizeof(Wanted) * Max(n, 1));
+		}
+		else
+			n = Min(n, found);
+	}
+	for (int i = 0; i < n; i++)
+		tables = lappend(tables, &copies[i]);
+	return tables;
+}
+
+void
+etl_stream_refresh(EtlStream *stream)
+{
+	uint64		version = pg_atomic_read_u64(&etl_worker_pipeline->tables_version);
+	ListCell   *lc;
+
+	etl_rules_load_local_schemas();
+	foreach(lc, wanted_tables())
+	{
+		Wanted	   *table = lfirst(lc);
+		EtlStreamRelation *entry = etl_stream_relation(stream, table->relid, true);
+
+		/*
+		 * Versions that this process made itself need no reading; those of a
+		 * generation that it does not deliver to are other processes'.
+		 */
+		for (int i = 0; i < 3; i++)
+			if (table->generations[i] != 0 &&
+				(i == 2 || !knows_generation(entry, table->generations[i])) &&
+				(entry->announced_generation != table->generations[i]))
+				load_versions(stream, entry, table->generations[i]);
+
+		if (entry->options == NULL && entry->rules != NIL)
+		{
+			const EtlRule *rule = linitial(entry->rules);
+			MemoryContext caller = MemoryContextSwitchTo(stream->context);
+
+			entry->options = etl_config_table_options(stream->config, rule->schema_name,
+													  rule->table_name);
+			entry->stop_on_error = etl_config_on_error(entry->options) == ETL_ON_ERROR_STOP;
+			entry->stale = true;
+			MemoryContextSwitchTo(caller);
+		}
+	}
+	etl_ownership_seen(etl_worker_pipeline, version);
+}

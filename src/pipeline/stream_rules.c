@@ -1,0 +1,351 @@
+/*-------------------------------------------------------------------------
+ *
+ * stream_rules.c
+ *	  Following the publication through the WAL.
+ *
+ * During the replay of a transaction the reorder buffer executes its catalog
+ * invalidations, so the callbacks below tell which relations it touched and
+ * whether it touched a publication.  In commit_cb, with the historic snapshot
+ * of the commit still in force, what was touched is looked at, and what
+ * differs becomes a new rule version at this commit's position.
+ *
+ * Invalidations also arrive outside of replays (this process is a backend
+ * like any other).  They only make caches stale.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/relcache.h"
+#include "utils/syscache.h"
+
+#include "pipeline/store.h"
+#include "pipeline/stream_private.h"
+#include "server/worker.h"
+
+/*
+ * A transaction that touches more relations than this has the publication
+ * read as a whole instead.
+ */
+#define MAX_TOUCHED			20000
+#define HASH_TOUCHED_FROM	32
+
+/* The stream of this process, for the callbacks (which cannot be removed). */
+static EtlStream *callback_stream = NULL;
+
+void
+etl_stream_touch(EtlStream *stream, Oid relid)
+{
+	MemoryContext caller;
+	bool		found;
+
+	if (list_length(stream->touched) >= MAX_TOUCHED)
+	{
+		stream->publication_touched = true;
+		return;
+	}
+	if (stream->touched_hash == NULL)
+	{
+		if (list_member_oid(stream->touched, relid))
+			return;
+		if (list_length(stream->touched) >= HASH_TOUCHED_FROM)
+		{
+			HASHCTL		control;
+			ListCell   *lc;
+
+			memset(&control, 0, sizeof(control));
+			control.keysize = sizeof(Oid);
+			control.entrysize = sizeof(Oid);
+			control.hcxt = stream->context;
+			stream->touched_hash = hash_create("etl touched relations", 256, &control,
+											   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+			foreach(lc, stream->touched)
+				hash_search(stream->touched_hash, &lfirst_oid(lc), HASH_ENTER, NULL);
+		}
+	}
+	if (stream->touched_hash)
+	{
+		hash_search(stream->touched_hash, &relid, HASH_ENTER, &found);
+		if (found)
+			return;
+	}
+	caller = MemoryContextSwitchTo(stream->context);
+	stream->touched = lappend_oid(stream->touched, relid);
+	MemoryContextSwitchTo(caller);
+}
+
+static void
+make_all_stale(EtlStream *stream, bool foreign_types_only)
+{
+	HASH_SEQ_STATUS scan;
+	EtlStreamRelation *entry;
+
+	if (stream->relations == NULL)
+		return;
+	hash_seq_init(&scan, stream->relations);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		if (!foreign_types_only || entry->foreign_types)
+			entry->stale = true;
+}
+
+static void
+relcache_callback(Datum arg, Oid relid)
+{
+	EtlStream  *stream = callback_stream;
+
+	if (stream == NULL)
+		return;
+	if (!OidIsValid(relid))
+	{
+		/* everything: the transaction's own list of changes overflowed */
+		make_all_stale(stream, false);
+		stream->publication_touched = stream->in_transaction;
+		return;
+	}
+	if (stream->relations)
+	{
+		EtlStreamRelation *entry = hash_search(stream->relations, &relid, HASH_FIND, NULL);
+
+		if (entry)
+			entry->stale = true;
+	}
+	if (stream->in_transaction)
+		etl_stream_touch(stream, relid);
+}
+
+/* Publication catalogs, and schemas (renames change names in shapes). */
+static void
+publication_callback(Datum arg, int cacheid, uint32 hashvalue)
+{
+	EtlStream  *stream = callback_stream;
+
+	if (stream == NULL)
+		return;
+	if (cacheid == NAMESPACEOID)
+		make_all_stale(stream, false);
+	if (stream->in_transaction)
+		stream->publication_touched = true;
+}
+
+/* Types: enums, composites and domains change without their tables. */
+static void
+type_callback(Datum arg, int cacheid, uint32 hashvalue)
+{
+	if (callback_stream)
+		make_all_stale(callback_stream, true);
+}
+
+void
+etl_stream_register_callbacks(EtlStream *stream)
+{
+	static bool registered = false;
+
+	callback_stream = stream;
+	if (registered)
+		return;
+	registered = true;
+	CacheRegisterRelcacheCallback(relcache_callback, (Datum) 0);
+	CacheRegisterSyscacheCallback(PUBLICATIONOID, publication_callback, (Datum) 0);
+	CacheRegisterSyscacheCallback(PUBLICATIONRELMAP, publication_callback, (Datum) 0);
+	CacheRegisterSyscacheCallback(PUBLICATIONNAMESPACEMAP, publication_callback, (Datum) 0);
+	CacheRegisterSyscacheCallback(NAMESPACEOID, publication_callback, (Datum) 0);
+	CacheRegisterSyscacheCallback(TYPEOID, type_callback, (Datum) 0);
+	CacheRegisterSyscacheCallback(ENUMOID, type_callback, (Datum) 0);
+}
+
+/* Add a rule version to its relation, newest first. */
+void
+etl_stream_add_rule(EtlStream *stream, const EtlRule *rule)
+{
+	EtlStreamRelation *entry = etl_stream_relation(stream, rule->relid, true);
+	MemoryContext caller = MemoryContextSwitchTo(stream->context);
+
+	entry->rules = lcons(etl_rule_copy(rule), entry->rules);
+	MemoryContextSwitchTo(caller);
+}
+
+static void
+put_rules(EtlStream *stream, List *rules, XLogRecPtr lsn)
+{
+	EtlRecord	record = {.kind = ETL_RECORD_RULES,.table = ETL_NO_TABLE,.lsn = lsn};
+	StringInfoData flat;
+
+	if (rules == NIL || stream->is_sync)
+		return;
+	initStringInfo(&flat);
+	etl_rules_serialize(rules, &flat);
+	etl_queue_put(stream->queue, &record, flat.data, flat.len, NULL, 0);
+	pfree(flat.data);
+}
+
+bool
+etl_stream_load_rules(EtlStream *stream)
+{
+	List	   *rules;
+	ListCell   *lc;
+	bool		found = true;
+
+	etl_rules_load_local_schemas();
+	rules = etl_store_read_rules(stream->config->id);
+	if (rules == NIL)
+	{
+		rules = etl_rules_read(stream->config->publication, InvalidXLogRecPtr, &found);
+		put_rules(stream, rules, InvalidXLogRecPtr);
+	}
+	foreach(lc, rules)
+		etl_stream_add_rule(stream, lfirst(lc));
+	return found;
+}
+
+/* ----------
+ * At commit
+ * ----------
+ */
+
+/* Newest version of a relation's rule, whatever its position. */
+static const EtlRule *
+newest_rule(EtlStream *stream, Oid relid)
+{
+	EtlStreamRelation *entry = etl_stream_relation(stream, relid, false);
+
+	return entry && entry->rules ? linitial(entry->rules) : NULL;
+}
+
+/* "rule" differs from what was known: add it at this commit. */
+static List *
+compare_rule(EtlStream *stream, EtlRule *rule, List *changed)
+{
+	const EtlRule *known = newest_rule(stream, rule->relid);
+
+	/* what a replay finds again is known already */
+	if (known && known->from_lsn >= stream->origin.commit_lsn)
+		return changed;
+	if (known == NULL ? !rule->published : etl_rule_equal(known, rule))
+		return changed;
+	etl_stream_add_rule(stream, rule);
+	return lappend(changed, rule);
+}
+
+/* The publication was touched: compare all of it. */
+static List *
+compare_publication(EtlStream *stream)
+{
+	XLogRecPtr	lsn = stream->origin.commit_lsn;
+	bool		found;
+	List	   *rules = etl_rules_read(stream->config->publication, lsn, &found);
+	List	   *changed = NIL;
+	List	   *gone = NIL;
+	HASH_SEQ_STATUS scan;
+	EtlStreamRelation *entry;
+	ListCell   *lc;
+
+	/*
+	 * Without the publication nothing says what should be sent: its tables
+	 * stay as they were until it is there again.
+	 */
+	if (!found)
+	{
+		etl_shmem_report_error(etl_worker_pipeline, ERRCODE_UNDEFINED_OBJECT,
+							   psprintf("publication \"%s\" does not exist",
+										stream->config->publication), 0, false);
+		return NIL;
+	}
+
+	foreach(lc, rules)
+		changed = compare_rule(stream, lfirst(lc), changed);
+
+	/* tables that were published and are not in the list any more */
+	if (stream->relations == NULL)
+		return changed;
+	hash_seq_init(&scan, stream->relations);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+	{
+		const EtlRule *known = entry->rules ? linitial(entry->rules) : NULL;
+		bool		listed = false;
+
+		if (known == NULL || !known->published)
+			continue;
+		foreach(lc, rules)
+			listed = listed || ((EtlRule *) lfirst(lc))->relid == entry->relid;
+		if (!listed)
+			gone = lappend_oid(gone, entry->relid);
+	}
+	foreach(lc, gone)
+		changed = compare_rule(stream,
+							   etl_rules_read_relation(stream->config->publication,
+													   lfirst_oid(lc), lsn), changed);
+	return changed;
+}
+
+/*
+ * Shape and rewrite of a tracked relation that the transaction touched: its
+ * new shape is announced at this place, DDL-only transactions included.
+ */
+static void
+look_at_shape(EtlStream *stream, Oid relid)
+{
+	EtlStreamRelation *entry = etl_stream_relation(stream, relid, false);
+	Relation	relation;
+
+	if (entry == NULL || entry->rules == NIL)
+		return;
+	etl_stream_fix(stream, entry);
+	if (!entry->deliver)
+		return;
+	relation = RelationIdGetRelation(relid);
+	if (relation == NULL)
+		return;					/* dropped: its rule says so */
+	etl_stream_resolve_shape(stream, entry, relation);
+	RelationClose(relation);
+
+	if (entry->deliver && entry->rewritten == stream->transaction)
+		etl_stream_put_resync(stream, entry, ETL_COPY_REWRITE);
+}
+
+/*
+ * In commit_cb: new rules, new shapes, rewrites of what this transaction
+ * touched.
+ */
+void
+etl_stream_commit_rules(EtlStream *stream)
+{
+	List	   *touched = stream->touched;
+	List	   *changed = NIL;
+	ListCell   *lc;
+
+	if (touched == NIL && !stream->publication_touched)
+		return;
+
+	/* looking at relations may fill the list anew: take it away first */
+	stream->touched = NIL;
+	if (stream->touched_hash)
+		hash_destroy(stream->touched_hash);
+	stream->touched_hash = NULL;
+
+	if (stream->publication_touched)
+		changed = compare_publication(stream);
+	else
+	{
+		foreach(lc, touched)
+			changed = compare_rule(stream,
+								   etl_rules_read_relation(stream->config->publication,
+														   lfirst_oid(lc),
+														   stream->origin.commit_lsn),
+								   changed);
+	}
+
+	foreach(lc, touched)
+		look_at_shape(stream, lfirst_oid(lc));
+	put_rules(stream, changed, stream->origin.commit_lsn);
+
+	list_free(touched);
+	list_free(stream->touched);
+	stream->touched = NIL;
+	if (stream->touched_hash)
+		hash_destroy(stream->touched_hash);
+	stream->touched_hash = NULL;
+	stream->publication_touched = false;
+}
