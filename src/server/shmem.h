@@ -23,6 +23,7 @@
 #include "access/xlogdefs.h"
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
+#include "storage/condition_variable.h"
 #include "storage/dsm.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
@@ -110,6 +111,8 @@ typedef struct EtlTableSlot
 {
 	Oid			relid;
 	int32		pipeline;		/* index of the entry, -1 = free slot */
+	int32		next;			/* chain of its hash bucket, or of free slots;
+								 * under EtlShared->lock */
 	uint8		state;			/* EtlTableState of the newest generation */
 	uint8		recovery;		/* EtlRecovery when ERRORED */
 	uint8		reason;			/* EtlCopyReason of the newest generation */
@@ -176,14 +179,20 @@ typedef struct EtlPipelineShared
 	bool		released;		/* must not run for the moment: a utility
 								 * command waits for the database */
 	uint64		incarnation;	/* of the pair; counts up at each start */
+	bool		doomed;			/* of a former life of the extension or its row:
+								 * freed when its processes are gone */
 
 	/* processes; each sets and clears its own under EtlShared->lock */
 	PGPROC	   *apply_proc;
 	PGPROC	   *writer_proc;
 	pid_t		apply_pid;
 	pid_t		writer_pid;
+	uint64		apply_attached; /* newest incarnation that has attached */
+	uint64		writer_attached;
+	pid_t		cleanup_pid;	/* check worker that drops the pipeline */
 
 	/* launcher's: restart backoff */
+	TimestampTz started_at;		/* of the running pair; 0 = none was started */
 	int			failures;		/* starts in a row that ended early */
 	TimestampTz next_start;
 
@@ -191,6 +200,7 @@ typedef struct EtlPipelineShared
 
 	/* --- under lock --- */
 	EtlPipelineState state;
+	EtlPipelineState resume_state;	/* what RETRYING goes back to */
 	EtlWaitingFor waiting_for;
 	bool		restart_requested;	/* writer: pair must restart (decision 1) */
 	bool		shapes_ready;	/* writer connected: apply may decode */
@@ -222,7 +232,7 @@ typedef struct EtlPipelineShared
 	TimestampTz oldest_undelivered; /* commit time; 0 = none.  By the writer */
 	TimestampTz last_progress;	/* durable moved, or nothing to do */
 
-	/* --- atomics --- */
+	/* --- atomics: nothing else behind here --- */
 	pg_atomic_uint64 config_wanted; /* bumped at commit of SQL functions */
 	pg_atomic_uint64 config_seen_writer;	/* value the writer acted on */
 	pg_atomic_uint64 config_seen_apply;
@@ -289,15 +299,41 @@ typedef struct EtlDatabaseRequest
 	int			failures;
 } EtlDatabaseRequest;
 
+/* A utility command needs a database for itself: keep away from it. */
+typedef struct EtlRelease
+{
+	Oid			database;		/* Invalid: free */
+	pid_t		backend;		/* that asked; it also takes the entry back */
+} EtlRelease;
+
+#define ETL_MAX_RELEASES 16
+
+/* How a look into a database ended (written by its check worker). */
+typedef enum EtlCheckOutcome
+{
+	ETL_CHECK_FAILED = 0,		/* or died: look again, with backoff */
+	ETL_CHECK_DONE,
+	ETL_CHECK_LATER				/* something has to be looked at again soon */
+} EtlCheckOutcome;
+
 typedef struct EtlShared
 {
 	LWLock		lock;
 	PGPROC	   *launcher;		/* under lock; NULL when not running */
 	pid_t		launcher_pid;
-	Oid			released_database;	/* utility command: keep away */
-	pid_t		released_by;	/* backend that asked */
+	EtlRelease	releases[ETL_MAX_RELEASES];
 	uint64		next_incarnation;
-	Oid			checking_database;	/* check worker at work, Invalid: none */
+
+	/* the look under way */
+	Oid			checking_database;	/* Invalid: none */
+	uint64		checking_incarnation;
+	pid_t		checking_pid;	/* 0: not attached (yet, or any more) */
+	EtlCheckOutcome check_outcome;
+	bool		look_everywhere;	/* a request found no room */
+
+	ConditionVariable departed; /* broadcast when a process of ours detaches */
+	int			nbuckets;		/* of the table slots' hash, a power of two */
+	int32		free_table;		/* head of the chain of free table slots */
 	int			nrequests;
 	int			npipelines;
 	int			nsyncs;
@@ -305,7 +341,8 @@ typedef struct EtlShared
 	pg_atomic_uint32 workers;	/* apply, writer, sync processes alive or
 								 * registered; by the launcher */
 
-	/* offsets into the segment, see the accessors */
+	/* the arrays, in the same segment */
+	int32	   *buckets;
 	EtlDatabaseRequest *requests;
 	EtlPipelineShared *pipelines;
 	EtlSyncShared *syncs;
@@ -326,6 +363,9 @@ extern EtlPipelineShared *etl_shmem_get_pipeline(Oid database, int64 id, const c
 /* Free an entry with its table slots.  Lock held exclusively. */
 extern void etl_shmem_free_pipeline(EtlPipelineShared *pipeline);
 
+/* Is a utility command waiting for this database?  Lock held. */
+extern bool etl_shmem_released(Oid database);
+
 extern int	etl_shmem_pipeline_index(const EtlPipelineShared *pipeline);
 
 /*
@@ -340,6 +380,9 @@ extern uint32 etl_shmem_table_index(const EtlTableSlot *slot);
 /* Wake a process of ours whose PGPROC is in shared memory (takes the lock). */
 extern void etl_shmem_wake_launcher(void);
 extern void etl_shmem_wake_pipeline(EtlPipelineShared *pipeline);
+/* The same, EtlShared->lock being held (in any mode). */
+extern void etl_shmem_wake_launcher_locked(void);
+extern void etl_shmem_wake_pipeline_locked(EtlPipelineShared *pipeline);
 
 /* Record trouble / success of the pipeline for the views (takes its lock). */
 extern void etl_shmem_report_error(EtlPipelineShared *pipeline, int sqlstate,
