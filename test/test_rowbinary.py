@@ -1,0 +1,325 @@
+"""The RowBinary encoder against ClickHouse itself (chdb) and Python's integers."""
+
+import json
+import os
+import random
+import uuid
+from decimal import Decimal
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+chdb = pytest.importorskip("chdb")
+
+
+@pytest.fixture(scope="module")
+def pg(server):
+    """A connection to a database with etl_test."""
+    name = server.create_database("rowbinary")
+    connection = server.connect(name)
+    connection.execute("CREATE EXTENSION etl_test")
+    connection.execute("SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'iso_8601'")
+    yield connection
+    connection.close()
+    server.drop_database(name)
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Rows of RowBinary bytes as ClickHouse reads them: read(data, types, expressions)."""
+
+    def read(data, types, expressions=None):
+        path = tmp_path / f"{uuid.uuid4().hex}.bin"
+        path.write_bytes(data)
+        columns = ", ".join(f"c{i} {t}" for i, t in enumerate(types))
+        shown = ", ".join(expressions or [f"toString(c{i})" for i in range(len(types))])
+        quoted = columns.replace("\\", "\\\\").replace("'", "\\'")
+        result = chdb.query(f"SELECT {shown} FROM file('{path}', 'RowBinary', '{quoted}') FORMAT JSONCompactEachRow")
+        os.unlink(path)
+        return [json.loads(line) for line in str(result).splitlines()]
+
+    return read
+
+
+def encode(pg, query, types):
+    return bytes(pg.execute("SELECT etl_test.rowbinary(%s, %s)", (query, types)).fetchone()[0])
+
+
+def refused(pg, query, types):
+    """SQLSTATE with which a value is refused."""
+    with pytest.raises(psycopg.Error) as caught:
+        encode(pg, query, types)
+    return caught.value.sqlstate, str(caught.value).splitlines()[0]
+
+
+def same(shown, expected):
+    assert shown == expected
+
+
+def as_decimal(shown, expected):
+    assert Decimal(shown) == Decimal(expected)
+
+
+def as_float(shown, expected):
+    assert repr(float(shown)) == repr(float(expected))
+
+
+def as_time(shown, expected):
+    assert shown.ljust(26, "0") == (expected + "." if "." not in expected else expected).ljust(26, "0")
+
+
+# source type, type chosen, values (SQL text), how to compare
+CASES = [
+    ("boolean", "Bool", ["true", "false"], lambda s, e: same(s, {"true": "true", "false": "false"}[e])),
+    ("smallint", "Int16", ["0", "-32768", "32767", "-1"], same),
+    ("integer", "Int32", ["0", "-2147483648", "2147483647", "-1"], same),
+    ("bigint", "Int64", ["0", "-9223372036854775808", "9223372036854775807", "-1"], same),
+    ("real", "Float32", ["0", "-0", "1.1", "3.4028235e38", "1e-45", "NaN", "Infinity", "-Infinity"], as_float),
+    ("double precision", "Float64",
+     ["0", "-0", "1.1", "1.7976931348623157e308", "5e-324", "NaN", "Infinity", "-Infinity"], as_float),
+    ("oid", "UInt32", ["0", "4294967295"], same),
+    ("xid", "UInt32", ["3", "4294967295"], same),
+    ("xid8", "UInt64", ["3", "18446744073709551615"], same),
+    ("date", "Date32", ["1970-01-01", "1900-01-01", "2299-12-31", "2000-01-01", "1969-12-31"], same),
+    ("timestamp", "DateTime64(6, 'UTC')",
+     ["1970-01-01", "1900-01-01", "2299-12-31 23:59:59.999999", "2026-11-30 03:50:27.000001",
+      "1969-12-31 23:59:59.999999"], as_time),
+    ("timestamptz", "DateTime64(6, 'UTC')", ["2026-11-30 03:50:27.5+05:30", "1900-01-01+00"],
+     lambda s, e: as_time(s, e.removesuffix("+00"))),
+    ("uuid", "UUID", ["61f0c404-5cb3-11e7-907b-a6006ad3dba0", "ffffffff-ffff-ffff-ffff-fffffffffffe",
+                      "00000000-0000-0000-0000-000000000001"], same),
+    ("numeric(9,2)", "Decimal(9, 2)", ["0", "12.34", "-0.01", "9999999.99", "-9999999.99", "10000", "0.10"], as_decimal),
+    ("numeric(18,4)", "Decimal(18, 4)", ["0.0001", "99999999999999.9999", "-99999999999999.9999", "1"], as_decimal),
+    ("numeric(38,10)", "Decimal(38, 10)",
+     ["9999999999999999999999999999.9999999999", "-0.0000000001", "1e20", "123456789012345678.5"], as_decimal),
+    ("numeric(76,38)", "Decimal(76, 38)",
+     ["9" * 38 + "." + "9" * 38, "-" + "9" * 38 + "." + "9" * 38, "-0." + "0" * 37 + "1", "1e37", "0"], as_decimal),
+    ("numeric(5,0)", "Decimal(5, 0)", ["99999", "-1", "10000"], as_decimal),
+    ("numeric", "String", ["1.230", "NaN", "Infinity", "1e40"], same),
+    ("numeric(80,2)", "String", ["1.25"], same),
+    ("numeric(3,-2)", "String", ["12300"], same),
+    ("text", "String", ["", "a", "b" * 127, "c" * 128, "d" * 20000, "\u00e9\u4e2d\U0001f600"], same),
+    ("varchar(10)", "String", ["", "abc"], same),
+    ("char(5)", "String", ["ab", "abcde"], lambda s, e: same(s, e.ljust(5))),
+    ('"char"', "String", ["x", "\\377"], None),
+    ("name", "String", ["", "pg_class"], same),
+    ("json", "String", ['{"a":1e400, "a" : 2}'], same),
+    ("jsonb", "String", ['{"a": [1, 2.50, null]}'], same),
+    ("xml", "String", ["<a>1</a>"], same),
+    ("time", "String", ["24:00:00", "04:05:06.789"], same),
+    ("timetz", "String", ["04:05:06.789+05:30"], same),
+    ("interval", "String", ["P1Y2M3DT4H5M6.000007S"], same),
+    ("inet", "String", ["10.0.0.1/8", "::1"], same),
+    ("macaddr", "String", ["08:00:2b:01:02:03"], same),
+    ("bit(3)", "String", ["101"], same),
+    ("point", "String", ["(1,2)"], same),
+    ("int4range", "String", ["[1,5)"], same),
+    ("integer[]", "String", ["{1,NULL,3}", "[-1:1]={7,8,9}"], same),
+    ("pg_lsn", "String", ["16/B374D848"], same),
+    ("regclass", "String", ["pg_class"], same),
+    ("tsvector", "String", ["'a':1 'b':2"], same),
+]
+
+
+@pytest.mark.parametrize("kind,chosen,values,compare", CASES, ids=[c[0] for c in CASES])
+def test_values_of_each_type_arrive_as_they_are(pg, read, kind, chosen, values, compare):
+    pg.execute(f"CREATE TEMP TABLE v (k int, a {kind} NOT NULL, b {kind})")
+    for i, value in enumerate(values):
+        pg.execute(f"INSERT INTO v VALUES (%s, %s::text::{kind}, %s::text::{kind}), (%s, %s::text::{kind}, NULL)",
+                   (2 * i, value, value, 2 * i + 1, value))
+    types = pg.execute("SELECT etl_test.rowbinary_types('v')").fetchone()[0]
+    texts = [row[0] for row in pg.execute("SELECT a::text FROM v ORDER BY k")]
+    data = encode(pg, "SELECT * FROM v ORDER BY k", types)
+    pg.execute("DROP TABLE v")
+
+    assert types == ["Nullable(Int32)", chosen, f"Nullable({chosen})"]
+    rows = read(data, types)
+    assert len(rows) == 2 * len(values)
+    for i, (k, a, b) in enumerate(rows):
+        assert k == str(i)
+        assert b == (a if i % 2 == 0 else None)
+        if compare:
+            compare(a, texts[i])
+
+
+def test_bytea_is_raw(pg, read):
+    value = bytes(range(256)) * 3
+    data = encode(pg, f"SELECT '\\x{value.hex()}'::bytea, ''::bytea", ["String", "Nullable(String)"])
+    assert read(data, ["String", "Nullable(String)"], ["hex(c0)", "hex(c1)"]) == [[value.hex().upper(), ""]]
+
+
+def test_money_is_a_decimal_string(pg, read):
+    query = "SELECT a::numeric::money, a::numeric::money FROM (VALUES ('0'), ('1234.5'), ('-0.05'), ('-92233720368547758.08')) v(a)"
+    types = ["String", "Decimal(19, 4)"]
+    rows = read(encode(pg, query, types), types)
+    assert [row[0] for row in rows] == ["0.00", "1234.50", "-0.05", "-92233720368547758.08"]
+    assert [Decimal(row[1]) for row in rows] == [Decimal(row[0]) for row in rows]
+
+
+def test_enums_and_domains(pg, read):
+    pg.execute("CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE DOMAIN dom AS numeric(6,3) CHECK (VALUE > 0);"
+               "CREATE DOMAIN domdom AS dom; CREATE DOMAIN moods AS mood;"
+               "CREATE TABLE e (a mood NOT NULL, b mood, c domdom, d moods, e mood[])")
+    pg.execute("INSERT INTO e VALUES ('sad', 'glad', 12.5, 'sad', '{sad,glad}'), ('glad', NULL, NULL, NULL, NULL)")
+    types = pg.execute("SELECT etl_test.rowbinary_types('e')").fetchone()[0]
+    rows = read(encode(pg, "TABLE e", types), types)
+    pg.execute("DROP TABLE e; DROP DOMAIN moods, domdom, dom; DROP TYPE mood")
+    assert types == ["LowCardinality(String)", "LowCardinality(Nullable(String))", "Nullable(Decimal(6, 3))",
+                     "LowCardinality(Nullable(String))", "Nullable(String)"]
+    assert rows == [["sad", "glad", "12.5", "sad", "{sad,glad}"], ["glad", None, None, None, None]]
+
+
+def test_null_without_nullable_is_the_zero(pg, read):
+    types = ["Int64", "String", "UUID", "Date32", "Decimal(38, 2)", "FixedString(3)", "LowCardinality(String)", "Bool"]
+    data = encode(pg, "SELECT null::int8, null::text, null::uuid, null::date, null::numeric, null::text, null::text,"
+                      " null::bool", types)
+    expressions = [f"toString(c{i})" for i in range(8)]
+    expressions[5] = "hex(c5)"
+    assert read(data, types, expressions) == [
+        ["0", "", "00000000-0000-0000-0000-000000000000", "1970-01-01", "0", "000000", "", "false"]]
+
+
+def test_types_that_a_user_asked_for(pg, read):
+    query = ("SELECT 7::int2, -7::int4, 255::int4, true, 12.5::numeric(9,1), 40::numeric, -40::numeric, 9::int8,"
+             " '2026-11-30 03:50:27'::timestamp, '2026-11-30 03:50:27.5'::timestamp, '2026-11-30 03:50:27.5'::timestamptz,"
+             " '2149-06-06'::date, 'ab'::text, 3::int4, 1.5::real, 42::int8, '04:05:06'::time, 'a'::text")
+    types = ["Int64", "Int128", "UInt8", "UInt8", "Decimal( 40 , 20 )", "UInt8", "Int256", "Decimal(9,3)",
+             "DateTime('Asia/Tokyo')", "DateTime64(1)", "DateTime64(9, 'UTC')",
+             "Date", "FixedString(4)", "String", "Float64", "UInt256", "String",
+             "Nullable(LowCardinality(String))"]
+    expected = ["7", "-7", "255", "1", "12.5", "40", "-40", "9",
+                "2026-11-30 12:50:27", "2026-11-30 03:50:27.5", "2026-11-30 03:50:27.500000000",
+                "2149-06-06", "ab\0\0", "3", "1.5", "42", "04:05:06", "a"]
+    data = encode(pg, query, types)
+    types[-1] = "LowCardinality(Nullable(String))"
+    expressions = [f"toString(c{i})" for i in range(len(types))]
+    expressions[9] = "toString(c9, 'UTC')"
+    assert read(data, types, expressions) == [expected]
+
+
+@pytest.mark.parametrize("value,kind,sqlstate", [
+    ("'1899-12-31'::date", "Date32", "22008"), ("'2300-01-01'::date", "Date32", "22008"),
+    ("'infinity'::date", "Date32", "22008"), ("'-infinity'::date", "Nullable(Date32)", "22008"),
+    ("'0044-03-15 BC'::date", "Date32", "22008"), ("'2149-06-07'::date", "Date", "22008"),
+    ("'1969-12-31'::date", "Date", "22008"),
+    ("'1899-12-31 23:59:59.999999'::timestamp", "DateTime64(6)", "22008"),
+    ("'2300-01-01'::timestamp", "DateTime64(6)", "22008"), ("'infinity'::timestamptz", "DateTime64(6)", "22008"),
+    ("'-infinity'::timestamp", "DateTime64(9)", "22008"), ("'2262-04-12'::timestamp", "DateTime64(9)", "22008"),
+    ("'2026-01-01 00:00:00.000001'::timestamp", "DateTime", "22003"),
+    ("'2106-02-07 06:28:16'::timestamp", "DateTime", "22008"),
+    ("'NaN'::numeric", "Decimal(9, 2)", "22003"), ("'Infinity'::numeric", "Decimal(76, 2)", "22003"),
+    ("'-Infinity'::numeric", "Decimal(9, 2)", "22003"), ("10000000.00", "Decimal(9, 2)", "22003"),
+    ("1.005", "Decimal(9, 2)", "22003"), ("1e-30", "Decimal(9, 2)", "22003"), ("1e300", "Decimal(76, 0)", "22003"),
+    ("256::numeric", "UInt8", "22003"), ("-1::numeric", "UInt8", "22003"), ("-129::numeric", "Int8", "22003"),
+    ("128::numeric", "Int8", "22003"), ("0.5", "Int64", "22003"), ("32768::int4", "Int16", "22003"),
+    ("-1::int4", "UInt64", "22003"), ("5000000000::int8", "UInt32", "22003"),
+    ("1000::int4", "Decimal(3, 0)", "22003"), ("1000::int4", "Decimal(5, 2)", "22003"),
+    ("'abcd'::text", "FixedString(3)", "22001"),
+    ("1::int4", "UUID", "42846"), ("1.5::float8", "Float32", "42846"), ("'a'::text", "Int32", "42846"),
+    ("true", "Array(Bool)", "42846"), ("1::int4", "Nothing at all", "42846"), ("1::int4", "Decimal(77, 0)", "42846"),
+])
+def test_values_outside_the_range_are_refused(pg, value, kind, sqlstate):
+    state, message = refused(pg, f"SELECT {value} AS some_column", [kind])
+    assert state == sqlstate
+    assert "some_column" in message and kind in message
+
+
+def test_range_ends_are_taken(pg, read):
+    types = ["Date", "Date", "DateTime", "DateTime64(9, 'UTC')", "Int8", "UInt8", "Int64", "UInt64"]
+    query = ("SELECT '1970-01-01'::date, '2149-06-06'::date, '2106-02-07 06:28:15'::timestamp,"
+             " '2262-04-11 23:47:16.854775'::timestamp, -128::numeric, 255::numeric, -9223372036854775808::numeric,"
+             " 18446744073709551615::numeric")
+    expected = ["1970-01-01", "2149-06-06", "2106-02-07 06:28:15", "2262-04-11 23:47:16.854775000", "-128", "255",
+                "-9223372036854775808", "18446744073709551615"]
+    shown = [f"toString(c{i})" for i in range(8)]
+    shown[2] = "toString(c2, 'UTC')"
+    assert read(encode(pg, query, types), types, shown) == [expected]
+
+
+def test_compressed_and_external_values(pg, read):
+    """Values as they lie in a table: short, compressed, out of line, both, by either method."""
+    pg.execute("CREATE TABLE big (k int, p text, l text, e text, n numeric)")
+    pg.execute("ALTER TABLE big ALTER p SET STORAGE main, ALTER l SET STORAGE extended, ALTER e SET STORAGE external")
+    if "lz4" in (pg.execute("SELECT enumvals::text FROM pg_settings WHERE name = 'default_toast_compression'").fetchone()[0]):
+        pg.execute("ALTER TABLE big ALTER l SET COMPRESSION lz4")
+    pg.execute("INSERT INTO big SELECT i, repeat('p', n), string_agg(md5(j::text), '' ) || repeat('l', n),"
+               " repeat('e', n), repeat('7', least(n, 70000))::numeric"
+               " FROM (VALUES (1, 1), (2, 126), (3, 127), (4, 3000), (5, 100000)) v(i, n), generate_series(1, 200) j"
+               " GROUP BY i, n")
+    types = ["Int32", "String", "String", "String", "String"]
+    rows = read(encode(pg, "SELECT * FROM big ORDER BY k", types), types,
+                ["c0"] + [f"length(c{i})" for i in range(1, 5)] + [f"lower(hex(MD5(c{i})))" for i in range(1, 5)])
+    expected = pg.execute("SELECT k, length(p), length(l), length(e), length(n::text), md5(p), md5(l), md5(e), md5(n::text)"
+                          " FROM big ORDER BY k").fetchall()
+    pg.execute("DROP TABLE big")
+    assert [[int(x) for x in row[:5]] + row[5:] for row in rows] == [list(row) for row in expected]
+
+
+def test_text_of_another_server_encoding_becomes_utf8(server, read):
+    server.sql("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    try:
+        server.sql("CREATE EXTENSION etl; CREATE EXTENSION etl_test", db="latin")
+        with server.connect("latin") as pg:
+            query = "SELECT chr(233)::text, chr(233)::name, ARRAY[chr(233)], '\\xe9'::bytea, repeat(chr(233), 200)"
+            data = encode(pg, query, ["String"] * 5)
+        assert read(data, ["String"] * 5, ["c0", "c1", "c2", "hex(c3)", "c4"]) == [
+            ["\u00e9", "\u00e9", "{\u00e9}", "E9", "\u00e9" * 200]]
+    finally:
+        server.drop_database("latin")
+
+
+WIDTHS = [(9, 4), (18, 8), (38, 16), (76, 32)]
+
+
+def unscaled(data, width):
+    assert len(data) % width == 0
+    return [int.from_bytes(data[i:i + width], "little", signed=True) for i in range(0, len(data), width)]
+
+
+@pytest.mark.parametrize("precision,width", WIDTHS)
+def test_decimals_at_every_digit(pg, precision, width):
+    """Powers of ten, their neighbours, in every scale: exact, by Python's integers."""
+    chooser = random.Random(precision)
+    for scale in sorted({0, 1, 2, 3, 4, 5, 7, 8, 9, precision // 2, precision - 1, precision}):
+        units = set()
+        for digits in range(precision + 1):
+            units.update({10 ** digits - 1, 10 ** digits, 10 ** digits + 1, chooser.randrange(10 ** digits + 1)})
+        units = [u for u in units if u < 10 ** precision]
+        units += [-u for u in units]
+        texts = [f"{Decimal(u).scaleb(-scale):f}" for u in units]
+        query = "SELECT v::numeric FROM unnest(ARRAY[" + ", ".join(f"'{t}'" for t in texts) + "]) WITH ORDINALITY u(v, o) ORDER BY o"
+        assert unscaled(encode(pg, query, [f"Decimal({precision}, {scale})"]), width) == units
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_numeric_is_exact_or_refused(pg, data):
+    precision = data.draw(st.integers(1, 76))
+    scale = data.draw(st.integers(0, precision))
+    width = next(w for p, w in WIDTHS if precision <= p)
+    digits = data.draw(st.integers(-10 ** 80, 10 ** 80) | st.integers(-10 ** 10, 10 ** 10))
+    exponent = data.draw(st.integers(-90, 40))
+    number = f"{digits}e{exponent}"
+    shift = exponent + scale
+    units = digits * 10 ** shift if shift >= 0 else digits // 10 ** -shift if digits % 10 ** -shift == 0 else None
+    query = f"SELECT '{number}'::numeric"
+    kind = f"Decimal({precision}, {scale})"
+    if units is None or abs(units) >= 10 ** precision:
+        assert refused(pg, query, [kind])[0] == "22003"
+    else:
+        assert unscaled(encode(pg, query, [kind]), width) == [units]
+
+
+def test_versions_compare_as_positions_do(pg):
+    positions = [(e, lsn, o, s) for e in (0, 1, 65535) for lsn in (0, 1, 0xFFFF, 0x10000, 2 ** 63 - 1)
+                 for o in (0, 1, 2 ** 40 - 1) for s in (0, 1)]
+    versions = []
+    for epoch, lsn, ordinal, sub in positions:
+        text = f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+        data = pg.execute("SELECT etl_test.rowbinary_version(%s, %s::text::pg_lsn, %s, %s)",
+                          (epoch, text, ordinal, sub)).fetchone()[0]
+        versions.append(int.from_bytes(bytes(data), "little"))
+    assert versions == [(e << 112) | (lsn << 48) | (o << 8) | s for e, lsn, o, s in positions]
+    assert versions == sorted(versions)
