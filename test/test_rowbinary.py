@@ -19,6 +19,7 @@ def pg(server):
     """A connection to a database with etl_test."""
     name = server.create_database("rowbinary")
     connection = server.connect(name)
+    connection.prepare_threshold = None
     connection.execute("CREATE EXTENSION etl_test")
     connection.execute("SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'iso_8601'")
     yield connection
@@ -72,7 +73,7 @@ def as_time(shown, expected):
 
 # source type, type chosen, values (SQL text), how to compare
 CASES = [
-    ("boolean", "Bool", ["true", "false"], lambda s, e: same(s, {"true": "true", "false": "false"}[e])),
+    ("boolean", "Bool", ["true", "false"], lambda s, e: same(s, {"t": "true", "f": "false"}[e])),
     ("smallint", "Int16", ["0", "-32768", "32767", "-1"], same),
     ("integer", "Int32", ["0", "-2147483648", "2147483647", "-1"], same),
     ("bigint", "Int64", ["0", "-9223372036854775808", "9223372036854775807", "-1"], same),
@@ -125,12 +126,14 @@ CASES = [
 
 @pytest.mark.parametrize("kind,chosen,values,compare", CASES, ids=[c[0] for c in CASES])
 def test_values_of_each_type_arrive_as_they_are(pg, read, kind, chosen, values, compare):
-    pg.execute(f"CREATE TEMP TABLE v (k int, a {kind} NOT NULL, b {kind})")
+    pg.execute(f"DROP TABLE IF EXISTS v; CREATE TEMP TABLE v (k int, a {kind} NOT NULL, b {kind})")
+    if kind == "xml" and "with-libxml" not in pg.execute("SELECT setting FROM pg_config WHERE name = 'CONFIGURE'").fetchone()[0]:
+        pytest.skip("this server has no xml")
     for i, value in enumerate(values):
         pg.execute(f"INSERT INTO v VALUES (%s, %s::text::{kind}, %s::text::{kind}), (%s, %s::text::{kind}, NULL)",
                    (2 * i, value, value, 2 * i + 1, value))
     types = pg.execute("SELECT etl_test.rowbinary_types('v')").fetchone()[0]
-    texts = [row[0] for row in pg.execute("SELECT a::text FROM v ORDER BY k")]
+    texts = [row[0] for row in pg.execute("SELECT format('%s', a) FROM v ORDER BY k")]
     data = encode(pg, "SELECT * FROM v ORDER BY k", types)
     pg.execute("DROP TABLE v")
 
@@ -152,7 +155,7 @@ def test_bytea_is_raw(pg, read):
 
 def test_money_is_a_decimal_string(pg, read):
     query = "SELECT a::numeric::money, a::numeric::money FROM (VALUES ('0'), ('1234.5'), ('-0.05'), ('-92233720368547758.08')) v(a)"
-    types = ["String", "Decimal(19, 4)"]
+    types = ["String", "Decimal(21, 4)"]
     rows = read(encode(pg, query, types), types)
     assert [row[0] for row in rows] == ["0.00", "1234.50", "-0.05", "-92233720368547758.08"]
     assert [Decimal(row[1]) for row in rows] == [Decimal(row[0]) for row in rows]
@@ -191,11 +194,12 @@ def test_types_that_a_user_asked_for(pg, read):
              "Nullable(LowCardinality(String))"]
     expected = ["7", "-7", "255", "1", "12.5", "40", "-40", "9",
                 "2026-11-30 12:50:27", "2026-11-30 03:50:27.5", "2026-11-30 03:50:27.500000000",
-                "2149-06-06", "ab\0\0", "3", "1.5", "42", "04:05:06", "a"]
+                "2149-06-06", "61620000", "3", "1.5", "42", "04:05:06", "a"]
     data = encode(pg, query, types)
     types[-1] = "LowCardinality(Nullable(String))"
     expressions = [f"toString(c{i})" for i in range(len(types))]
     expressions[9] = "toString(c9, 'UTC')"
+    expressions[12] = "hex(c12)"
     assert read(data, types, expressions) == [expected]
 
 
@@ -288,7 +292,7 @@ def test_decimals_at_every_digit(pg, precision, width):
             units.update({10 ** digits - 1, 10 ** digits, 10 ** digits + 1, chooser.randrange(10 ** digits + 1)})
         units = [u for u in units if u < 10 ** precision]
         units += [-u for u in units]
-        texts = [f"{Decimal(u).scaleb(-scale):f}" for u in units]
+        texts = [f"{u}e-{scale}" for u in units]
         query = "SELECT v::numeric FROM unnest(ARRAY[" + ", ".join(f"'{t}'" for t in texts) + "]) WITH ORDINALITY u(v, o) ORDER BY o"
         assert unscaled(encode(pg, query, [f"Decimal({precision}, {scale})"]), width) == units
 
