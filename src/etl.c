@@ -22,6 +22,7 @@
 #include "server/hooks.h"
 #include "server/launcher.h"
 #include "server/shmem.h"
+#include "server/wake.h"
 
 ETL_MODULE_MAGIC;
 
@@ -38,5 +39,6 @@ _PG_init(void)
 
 	etl_shmem_install_hooks();
 	etl_hooks_install();
+	etl_wake_install();
 	etl_launcher_register();
 }

@@ -468,17 +468,15 @@ static bool
 is_poison(EtlStream *stream, Oid relid, uint64 ordinal, EtlPoison *poison)
 {
 	EtlPipelineShared *pipeline = etl_worker_pipeline;
-	bool		found;
 
-	/* unlocked look first: there is nearly never any */
-	if (!OidIsValid(pipeline->poison.relid))
+	/* unlocked look first: only a process of an older incarnation wrote it */
+	if (pipeline->poison.relid != relid)
 		return false;
 	LWLockAcquire(&pipeline->lock, LW_SHARED);
 	*poison = pipeline->poison;
 	LWLockRelease(&pipeline->lock);
-	found = poison->relid == relid && poison->commit_lsn == stream->origin.commit_lsn &&
+	return poison->relid == relid && poison->commit_lsn == stream->origin.commit_lsn &&
 		poison->ordinal == ordinal;
-	return found;
 }
 
 void

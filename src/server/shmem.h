@@ -241,6 +241,7 @@ typedef struct EtlPipelineShared
 									 * (shapes, table rows) has taken in */
 	pg_atomic_uint64 hold_until;	/* sync: apply decides nothing new before this
 									 * time (TimestampTz); 0 = none */
+	pg_atomic_uint64 apply_idle;	/* apply waits for WAL: wake it at commit */
 	pg_atomic_uint64 flush_target;	/* wait_for: deliver up to here at once */
 	pg_atomic_uint64 decoded_lsn;	/* apply: end of what it read */
 	pg_atomic_uint64 durable_lsn;	/* writer: may be confirmed */
