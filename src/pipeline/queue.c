@@ -167,7 +167,7 @@ etl_queue_used(EtlQueue *queue)
 }
 
 uint64
-etl_queue_size(EtlQueue *queue)
+etl_queue_capacity(EtlQueue *queue)
 {
 	return queue->size;
 }

@@ -119,7 +119,7 @@ extern EtlQueue *etl_queue_attach(dsm_handle handle);
 extern dsm_handle etl_queue_handle(EtlQueue *queue);
 extern void etl_queue_detach(EtlQueue *queue);
 extern uint64 etl_queue_used(EtlQueue *queue);	/* head - tail */
-extern uint64 etl_queue_size(EtlQueue *queue);
+extern uint64 etl_queue_capacity(EtlQueue *queue);
 
 /* --- producer --- */
 
