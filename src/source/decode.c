@@ -133,12 +133,18 @@ etl_decoder_confirm(EtlDecoder *decoder, XLogRecPtr lsn, bool save)
 }
 
 void
+etl_decode_free_owner(ResourceOwner owner)
+{
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_BEFORE_LOCKS, false, true);
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_LOCKS, false, true);
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_AFTER_LOCKS, false, true);
+	ResourceOwnerDelete(owner);
+}
+
+void
 etl_decoder_stop(EtlDecoder *decoder)
 {
 	FreeDecodingContext(decoder->decoding);
-	ResourceOwnerRelease(decoder->owner, RESOURCE_RELEASE_BEFORE_LOCKS, false, true);
-	ResourceOwnerRelease(decoder->owner, RESOURCE_RELEASE_LOCKS, false, true);
-	ResourceOwnerRelease(decoder->owner, RESOURCE_RELEASE_AFTER_LOCKS, false, true);
-	ResourceOwnerDelete(decoder->owner);
+	etl_decode_free_owner(decoder->owner);
 	pfree(decoder);
 }

@@ -14,6 +14,7 @@
 #include "access/xlogdefs.h"
 #include "replication/logical.h"
 #include "replication/reorderbuffer.h"
+#include "utils/resowner.h"
 
 /*
  * What the output plugin calls.  A historic snapshot is in force; no XID may
@@ -65,5 +66,8 @@ extern void etl_decoder_stop(EtlDecoder *decoder);
  * and source/slot.c.
  */
 extern bool etl_decode_plugin_allowed;
+
+/* Release and delete a resource owner that decoding outside a transaction used. */
+extern void etl_decode_free_owner(ResourceOwner owner);
 
 #endif							/* ETL_DECODE_H */

@@ -74,7 +74,8 @@ XLogRecPtr
 etl_slot_make(const char *name, bool *limit)
 {
 	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
+	ResourceOwner caller = CurrentResourceOwner;
+	ResourceOwner owner;
 	LogicalDecodingContext *decoding;
 	XLogRecPtr	point;
 
@@ -99,14 +100,14 @@ etl_slot_make(const char *name, bool *limit)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
 
-	CurrentResourceOwner = ResourceOwnerCreate(NULL, "etl slot creation");
+	/* it waits on locks, which need an owner; it leaves another one behind */
+	owner = ResourceOwnerCreate(NULL, "etl slot creation");
+	CurrentResourceOwner = owner;
 	DecodingContextFindStartpoint(decoding);
 	point = MyReplicationSlot->data.confirmed_flush;
 	MemoryContextSwitchTo(context);
-	ResourceOwnerRelease(CurrentResourceOwner, RESOURCE_RELEASE_BEFORE_LOCKS, true, true);
-	ResourceOwnerRelease(CurrentResourceOwner, RESOURCE_RELEASE_LOCKS, true, true);
-	ResourceOwnerRelease(CurrentResourceOwner, RESOURCE_RELEASE_AFTER_LOCKS, true, true);
-	CurrentResourceOwner = owner;
+	CurrentResourceOwner = caller;
+	etl_decode_free_owner(owner);
 
 	FreeDecodingContext(decoding);
 	etl_decode_plugin_allowed = false;
