@@ -306,6 +306,8 @@ answered(EtlHttpTransfer *t, CURLcode code)
 
 	curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
 	t->response.status = (int) status;
+	if (t->connect_only)
+		return code == CURLE_OK;
 	if (status < 200)
 		return false;
 	if (code == CURLE_WRITE_ERROR)

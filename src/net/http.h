@@ -53,6 +53,8 @@ typedef struct EtlHttpRequest
 	const EtlSpan *spans;		/* streamed without joining them */
 	EtlCompression compression; /* sets Content-Encoding */
 	Size		response_limit; /* bytes kept; 0 = 64 kB */
+	bool		connect_only;	/* connect, TLS included, and send nothing; ends
+								 * ANSWERED with status 0 */
 } EtlHttpRequest;
 
 /* What became of a transfer. */

@@ -171,6 +171,20 @@ url_part(CURLU *url, CURLUPart part, unsigned int flags, char *out, Size size)
 }
 
 /*
+ * What follows "scheme://", or NULL: libcurl forgives one or three slashes, we
+ * do not.
+ */
+static const char *
+url_authority(const char *url)
+{
+	const char *colon = strchr(url, ':');
+
+	if (colon == NULL || strncmp(colon, "://", 3) != 0 || colon[3] == '/')
+		return NULL;
+	return colon + 3;
+}
+
+/*
  * Take a URL apart.  "peer" becomes "host:port".  Returns what is wrong, or
  * NULL.  Texts complete "URL ...".
  */
@@ -180,6 +194,7 @@ parse_url(const char *text, char *host, Size host_size, char *peer, Size peer_si
 	CURLU	   *url;
 	char		scheme[16];
 	char		port[16];
+	const char *authority = url_authority(text);
 	const char *wrong = NULL;
 
 	host[0] = peer[0] = '\0';
@@ -196,23 +211,14 @@ parse_url(const char *text, char *host, Size host_size, char *peer, Size peer_si
 	else if (!url_part(url, CURLUPART_SCHEME, 0, scheme, sizeof(scheme)) ||
 			 (strcmp(scheme, "http") != 0 && strcmp(scheme, "https") != 0))
 		wrong = "must begin with http:// or https://";
-	else if (!url_part(url, CURLUPART_HOST, 0, host, host_size) || !*host ||
+	else if (authority == NULL ||
+			 !url_part(url, CURLUPART_HOST, 0, host, host_size) || !*host ||
 			 !url_part(url, CURLUPART_PORT, CURLU_DEFAULT_PORT, port, sizeof(port)))
 		wrong = "has no valid host";
+	else if (memchr(authority, '@', strcspn(authority, "/?#")) != NULL)
+		wrong = "must not contain user information";
 	else
-	{
-		char		user[2];
-
-		if (url_part(url, CURLUPART_USER, 0, user, 0) || strchr(text, '@') != NULL)
-		{
-			/* an '@' in path or query is fine */
-			const char *authority = strstr(text, "//") + 2;
-
-			if (memchr(authority, '@', strcspn(authority, "/?#")) != NULL)
-				wrong = "must not contain user information";
-		}
 		snprintf(peer, peer_size, "%s:%s", host, port);
-	}
 	curl_url_cleanup(url);
 	return wrong;
 }
@@ -429,6 +435,12 @@ request_options(EtlHttpTransfer *t, const EtlHttpRequest *request)
 	int64		length;
 	char		line[64];
 
+	if (request->connect_only)
+	{
+		SET(CURLOPT_CONNECT_ONLY, 1L);
+		SET(CURLOPT_URL, request->url);
+		return ok;
+	}
 	foreach(lc, request->headers)
 		ok = ok && add_header(t, (const char *) lfirst(lc));
 	ok = ok && add_header(t, "Expect:");
@@ -498,6 +510,7 @@ etl_transfer_prepare(EtlHttpTransfer *t, const EtlHttpRequest *request)
 	t->request_timeout = settings->request_timeout > 0 ? settings->request_timeout : REQUEST_TIMEOUT;
 	t->stall_timeout = settings->stall_timeout > 0 ? settings->stall_timeout : STALL_TIMEOUT;
 	t->response_limit = request->response_limit > 0 ? request->response_limit : ETL_HTTP_RESPONSE_LIMIT;
+	t->connect_only = request->connect_only;
 
 	if (!check_request(t, request))
 		return false;

@@ -67,6 +67,7 @@ struct EtlHttpTransfer
 	int			request_timeout;
 	int			stall_timeout;
 	Size		response_limit;
+	bool		connect_only;
 
 	/* written by callbacks */
 	uint64		sent;			/* bytes of the body that libcurl took */
