@@ -18,3 +18,25 @@ CREATE FUNCTION rowbinary_seconds(query text, types text[], rounds integer) RETU
 
 CREATE FUNCTION rowbinary_version(epoch integer, lsn pg_lsn, ordinal bigint, sub integer) RETURNS bytea
     LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_test_rowbinary_version';
+
+-- with the settings that every worker pins
+CREATE FUNCTION json(value anyelement, flags text DEFAULT '') RETURNS text
+    LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_test_json'
+    SET DateStyle = 'ISO' SET IntervalStyle = 'iso_8601' SET TimeZone = 'UTC'
+    SET bytea_output = 'hex' SET extra_float_digits = 1 SET search_path = pg_catalog;
+
+-- with those of the session
+CREATE FUNCTION json_unpinned(value anyelement, flags text DEFAULT '') RETURNS text
+    LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_test_json';
+
+CREATE FUNCTION json_kind(type regtype, flags text DEFAULT '') RETURNS text
+    LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_test_json_kind';
+
+CREATE FUNCTION json_skip(json bytea) RETURNS integer
+    LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_test_json_skip';
+
+CREATE FUNCTION json_member(json bytea, name text) RETURNS bytea
+    LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_test_json_member';
+
+CREATE FUNCTION json_seconds(query text, rounds integer) RETURNS double precision
+    LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_test_json_seconds';
