@@ -32,6 +32,18 @@
 #define etl_slot_cleanup()	ReplicationSlotCleanup()
 #endif
 
+/* Functions that do not return: a prefix since 18. */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
+/* The parts of a qualified name; ERROR if malformed (utils/regproc.h). */
+#if PG_VERSION_NUM >= 160000
+#define etl_qualified_name(text)	stringToQualifiedNameList(text, NULL)
+#else
+#define etl_qualified_name(text)	stringToQualifiedNameList(text)
+#endif
+
 /* Does a role own a database? */
 #if PG_VERSION_NUM >= 160000
 #define etl_database_ownercheck(database, role) \
@@ -48,6 +60,15 @@
 #else
 #define etl_server_aclcheck(server, role) \
 	pg_foreign_server_aclcheck(server, role, ACL_USAGE)
+#endif
+
+/* Write a non-transactional logical message (17 can flush it at once). */
+#if PG_VERSION_NUM >= 170000
+#define etl_log_message(prefix, message, size) \
+	LogLogicalMessage(prefix, message, size, false, true)
+#else
+#define etl_log_message(prefix, message, size) \
+	LogLogicalMessage(prefix, message, size, false)
 #endif
 
 /* Wait event of our own waits; named where the server can name it. */

@@ -25,6 +25,7 @@
 #include "utils/regproc.h"
 
 #include "catalog/options.h"
+#include "compat.h"
 
 /* Names of HTTP headers that carry secrets, lower case. */
 static const char *const secret_headers[] = {
@@ -405,7 +406,7 @@ validate_wrapper(List *options)
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("permission denied to set option \"%s\"", option->defname),
 					 errhint("Only superusers may set this option.")));
-		if (list_length(stringToQualifiedNameList(defGetString(option))) != 2)
+		if (list_length(etl_qualified_name(defGetString(option))) != 2)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("invalid value for option \"%s\": \"%s\"", option->defname, defGetString(option)),

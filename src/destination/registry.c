@@ -31,6 +31,7 @@
 #include "utils/syscache.h"
 
 #include "catalog/config.h"
+#include "compat.h"
 #include "destination/http_options.h"
 #include "destination/registry.h"
 
@@ -101,7 +102,7 @@ check_routine(const EtlDestinationRoutine *routine, const char *handler)
 static const EtlDestinationRoutine *
 call_handler(const char *handler)
 {
-	List	   *names = stringToQualifiedNameList(handler);
+	List	   *names = etl_qualified_name(handler);
 	Oid			function;
 
 	if (list_length(names) != 2)

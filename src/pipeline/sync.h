@@ -14,6 +14,7 @@
 #define ETL_SYNC_H
 
 #include "catalog/config.h"
+#include "compat.h"
 #include "server/shmem.h"
 #include "source/rules.h"
 
@@ -145,6 +146,6 @@ extern EtlSyncOutcome etl_sync_send_outcome(EtlSyncSend *send);
 /* --- handover.c --- */
 
 /* Decode from the group's slot until apply has taken over, then end the process. */
-extern void etl_sync_catch_up(EtlSyncGroup *group) pg_attribute_noreturn();
+pg_noreturn extern void etl_sync_catch_up(EtlSyncGroup *group);
 
 #endif							/* ETL_SYNC_H */

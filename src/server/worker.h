@@ -8,6 +8,7 @@
 #ifndef ETL_WORKER_H
 #define ETL_WORKER_H
 
+#include "compat.h"
 #include "server/shmem.h"
 
 #define ETL_EXIT_DONE		0	/* do not start again */
@@ -60,7 +61,7 @@ extern bool etl_worker_wait(long timeout);
 extern bool etl_worker_should_stop(void);
 
 /* End this process in good order. */
-extern void etl_worker_exit(int code) pg_attribute_noreturn();
+pg_noreturn extern void etl_worker_exit(int code);
 
 /*
  * Run the worker's main loop under the error frame: an ERROR is reported to
