@@ -35,10 +35,29 @@ typedef struct EtlTableRow
 	int64		resync_done;
 	int64		retry_done;
 	EtlRecovery recovery;
+
+	/* statistics */
+	uint64		rows_copied;
+	uint64		bytes_copied;
+	uint64		rows_estimated;
+	uint64		inserts;
+	uint64		updates;
+	uint64		deletes;
+	uint64		truncates;
+	TimestampTz last_change_time;
+	XLogRecPtr	last_delivered_lsn;
 } EtlTableRow;
 
 extern List *etl_store_read_tables(int64 pipeline_id);	/* of EtlTableRow * */
+
+/*
+ * A table enters (state init or excluded), or its names or its exclusion
+ * changed: then the state is left alone unless it is or becomes excluded.
+ */
 extern void etl_store_insert_table(int64 pipeline_id, const EtlRule *rule, EtlTableState state);
+extern void etl_store_delete_table(int64 pipeline_id, Oid relid);
+extern void etl_store_rename_table(int64 pipeline_id, Oid relid, const char *schema_name,
+								   const char *table_name);
 
 /*
  * Sync worker, before its copy: state data_sync, generation + 1, request
@@ -55,6 +74,15 @@ extern void etl_store_finished_copy(int64 pipeline_id, Oid relid, uint32 generat
 
 extern void etl_store_state(int64 pipeline_id, Oid relid, EtlTableState state);
 
+/*
+ * A new copy is wanted: state init, with this reason.  The generation that
+ * was handed over stays in force only if "beside".
+ */
+extern void etl_store_init(int64 pipeline_id, Oid relid, EtlCopyReason reason, bool beside);
+
+/* Back to "state" after on_error = stop; its error is cleared. */
+extern void etl_store_resume(int64 pipeline_id, Oid relid, EtlTableState state, int64 retry_done);
+
 /* Hand-over: sync_done, owned_generation, owned_from, done counters; errors cleared. */
 extern void etl_store_handover(int64 pipeline_id, Oid relid, uint32 generation, XLogRecPtr owned_from,
 							   uint64 shape_hash, int64 resync, int64 retry);
@@ -67,9 +95,42 @@ extern void etl_store_park(int64 pipeline_id, Oid relid, EtlRecovery recovery, i
 extern void etl_store_error(int64 pipeline_id, Oid relid, int sqlstate, const char *message,
 							const char *hint, XLogRecPtr lsn, uint64 ordinal);
 
+/* The pipeline cannot go on (logged too); sqlstate 0: it can again. */
 extern void etl_store_failed(int64 pipeline_id, int sqlstate, const char *message, const char *hint);
 
-/* Rules: store new versions; read all (of EtlRule *, oldest first); prune. */
+/* What users have asked for, of tables (of EtlTableIntent *). */
+typedef struct EtlTableIntent
+{
+	Oid			relid;
+	int64		resync_requests;
+	int64		retry_requests;
+} EtlTableIntent;
+
+extern List *etl_store_read_intents(int64 pipeline_id);
+
+/*
+ * Identity: the row of etl.pipeline_state with what "config" says about
+ * system, database, timeline, epoch and slot; inserted or overwritten.
+ */
+extern void etl_store_identity(const EtlConfig *config);
+extern void etl_store_slot_created(int64 pipeline_id, bool created);
+
+/* Requests of etl.start_pipeline() and etl.resync_pipeline() that were acted on. */
+extern void etl_store_start_done(int64 pipeline_id, int64 start_done);
+extern void etl_store_resync_done(int64 pipeline_id, int64 resync_done);
+extern int64 etl_store_read_resync_done(int64 pipeline_id);
+
+/* A new slot starts: nothing of the old stream's history holds any more. */
+extern void etl_store_forget_history(int64 pipeline_id);
+
+/* Position up to which a destination inside this database has everything. */
+extern void etl_store_durable(int64 pipeline_id, XLogRecPtr lsn);
+extern XLogRecPtr etl_store_read_durable(int64 pipeline_id);
+
+/*
+ * Rules: store new versions; read all (of EtlRule *, oldest first); prune what
+ * no transaction behind "confirmed" can need.
+ */
 extern void etl_store_rules(int64 pipeline_id, List *rules);
 extern List *etl_store_read_rules(int64 pipeline_id);
 extern void etl_store_prune_rules(int64 pipeline_id, XLogRecPtr confirmed);
@@ -80,5 +141,8 @@ extern List *etl_store_read_shapes(int64 pipeline_id, Oid relid, uint32 generati
 
 /* Counters of shared memory into the tables (every 10 s and at exit). */
 extern void etl_store_statistics(const EtlPipelineShared *pipeline);
+
+/* The other way, for the pipeline's own: after a restart of the server. */
+extern void etl_store_read_statistics(EtlPipelineShared *pipeline);
 
 #endif							/* ETL_STORE_H */
