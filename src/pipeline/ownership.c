@@ -108,7 +108,8 @@ etl_ownership_take(EtlPipelineShared *pipeline, int nclaims,
 {
 	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
 
-	if (pipeline->decided > s)
+	/* not decided anything yet: its slot may not even exist */
+	if (pipeline->decided == InvalidXLogRecPtr || pipeline->decided > s)
 	{
 		LWLockRelease(&pipeline->lock);
 		return false;

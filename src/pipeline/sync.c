@@ -162,6 +162,7 @@ load_body(void *arg)
 
 	if (!etl_extension_present())
 		return;
+	etl_rules_load_local_schemas();
 	group->config = etl_config_load(etl_worker_pipeline->id, true, group->context);
 	if (group->config)
 		group->owner_is_superuser = superuser_arg(group->config->owner);
@@ -379,11 +380,25 @@ publish_parked(EtlSyncGroup *group)
 			continue;
 		slot->state = ETL_TABLE_ERRORED;
 		slot->recovery = ETL_RECOVERY_RETRY;
+
+		/* an older generation misses what is skipped from now on */
+		memset(slot->owned, 0, sizeof(slot->owned));
 		slot->sqlstate = table->sqlstate;
 		slot->error_lsn = group->snapshot_lsn;
 		slot->error_ordinal = 0;
 	}
 	LWLockRelease(&pipeline->lock);
+}
+
+static bool
+anything_to_store(const EtlSyncGroup *group)
+{
+	if (group->failed_sqlstate != 0)
+		return true;
+	for (int i = 0; i < group->ntables; i++)
+		if (group->tables[i].parked || !group->tables[i].left)
+			return true;
+	return false;
 }
 
 /* Record what became of the attempt, in the tables first. */
@@ -398,6 +413,8 @@ store_outcome(EtlSyncGroup *group, EtlSyncOutcome outcome)
 				group->tables[i].left = true;
 	}
 	look_for_stop(group);
+	if (!anything_to_store(group))
+		return;
 	bracket_until_done(ETL_BRACKET_WRITE, "etl: store copy", store_body, group);
 	publish_parked(group);
 	etl_sync_set_state(group, ETL_TABLE_FINISHED_COPY);

@@ -157,6 +157,9 @@ plan_table(EtlSyncGroup *group, EtlSyncTable *table, Relation relation)
 	if (rule->filtered)
 		etl_sync_park(table, ERRCODE_FEATURE_NOT_SUPPORTED,
 					  "row filters of publications are not supported yet", NULL);
+	if (rule->via_root)
+		etl_sync_park(table, ERRCODE_FEATURE_NOT_SUPPORTED,
+					  "publish_via_partition_root is not supported yet", NULL);
 
 	table->table.options = etl_config_table_options(group->config, table->schema_name,
 													table->table_name);

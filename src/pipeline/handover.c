@@ -1,0 +1,609 @@
+/*-------------------------------------------------------------------------
+ *
+ * handover.c
+ *	  Catch-up of a sync worker, and the hand-over to apply.
+ *
+ * From here on this process decodes: it writes no table and opens no network
+ * connection.  It reads WAL from its temporary slot, puts the group's changes
+ * into a queue of its own, and looks for a moment "s" at which
+ *
+ *	 - everything before s that it delivers is durable,
+ *	 - apply has decided nothing past s (etl_ownership_take()),
+ *	 - apply knows every shape of the new generations.
+ *
+ * For quiet tables that is the first look.  Under constant load apply is
+ * always a little ahead of what is durable, so after a while apply is held
+ * for a few hundred milliseconds, in which this process reads to the end and
+ * waits for the writer.
+ *
+ * The pair may be started again meanwhile.  Its writer knows nothing of what
+ * the old one had taken from the queue, so the queue and the decoding context
+ * are made anew from the slot's confirmed position; the copy is not lost.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "catalog/bracket.h"
+#include "pipeline/ownership.h"
+#include "pipeline/store.h"
+#include "pipeline/stream.h"
+#include "pipeline/sync.h"
+#include "server/worker.h"
+#include "source/decode.h"
+#include "source/slot.h"
+
+#define QUEUE_SIZE		((Size) 4 * 1024 * 1024)
+#define TURN_MS			100		/* of reading, between two looks around */
+#define FIRST_WAIT_MS	10		/* for more WAL, doubled while there is none */
+#define LAST_WAIT_MS	200
+#define DURABLE_WAIT_MS 250		/* for the writer, near the end */
+#define SAVE_MS			1000	/* between two writes of the slot */
+#define HOLD_AFTER_MS	300		/* of vain tries; doubled after each hold */
+#define HOLD_LAST_MS	10000
+#define HOLD_MS			500
+
+typedef struct Handover
+{
+	EtlSyncGroup *group;
+	EtlConfig  *config;
+	List	   *rules;			/* EtlRule * */
+	MemoryContext context;		/* of everything below; one incarnation */
+	uint64		incarnation;	/* of the pair */
+	EtlQueue   *queue;
+	EtlStream  *stream;
+	EtlDecoder *decoder;
+	int			ntables;
+	EtlStreamTable *tables;
+
+	uint64		tables_version; /* as of the last look at the slots */
+	uint64		needed;			/* tables_version that apply must have seen */
+	uint64		shapes_put;
+	XLogRecPtr	progressed;		/* of the last PROGRESS record */
+	XLogRecPtr	confirmed;
+	TimestampTz saved;
+
+	bool		near;			/* within one batch of apply */
+	TimestampTz near_since;		/* or since the last hold */
+	int			hold_after;
+	long		wait_ms;
+
+	bool		taken;			/* handed over at "s" */
+	XLogRecPtr	s;
+	bool		rebuild;		/* why an ERROR is thrown out of a callback */
+} Handover;
+
+/* ----------
+ * Making, and making anew
+ * ----------
+ */
+
+static bool
+pair_changed(const Handover *h)
+{
+	const volatile EtlPipelineShared *pipeline = etl_worker_pipeline;
+
+	return pipeline->incarnation != h->incarnation;
+}
+
+static void confirm(Handover *h, XLogRecPtr lsn);
+
+/* The ring is full. */
+static void
+ring_full(void *arg)
+{
+	Handover   *h = arg;
+
+	etl_sync_check_stop();
+	if (pair_changed(h))
+	{
+		h->rebuild = true;
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg_internal("pipeline was started again during catch-up")));
+	}
+	confirm(h, pg_atomic_read_u64(&etl_worker_sync->durable_lsn));
+}
+
+/* What is known of tables and rules by now; read when the pair was restarted. */
+static void
+reload_body(void *arg)
+{
+	Handover   *h = arg;
+	EtlConfig  *config = etl_config_load(h->config->id, false, h->context);
+	MemoryContext context;
+	List	   *rules;
+
+	etl_rules_load_local_schemas();
+	if (config == NULL)
+		return;
+	context = MemoryContextSwitchTo(h->context);
+	h->config = config;
+	rules = etl_store_read_rules(config->id);
+	if (rules != NIL)
+		h->rules = rules;
+	for (int i = 0; i < h->ntables; i++)
+	{
+		List	   *shapes = etl_store_read_shapes(config->id, h->tables[i].relid,
+												   h->tables[i].generation);
+
+		if (shapes != NIL)
+			h->tables[i].shape = llast(shapes);
+	}
+	MemoryContextSwitchTo(context);
+}
+
+static void
+make_tables(Handover *h)
+{
+	EtlSyncGroup *group = h->group;
+
+	h->tables = palloc0(sizeof(EtlStreamTable) * group->ntables);
+	h->ntables = 0;
+	for (int i = 0; i < group->ntables; i++)
+	{
+		EtlSyncTable *table = &group->tables[i];
+
+		if (table->left)
+			continue;
+		h->tables[h->ntables].slot = table->slot;
+		h->tables[h->ntables].relid = table->relid;
+		h->tables[h->ntables].generation = table->generation;
+		h->tables[h->ntables].shape = table->shape;
+		h->ntables++;
+	}
+}
+
+static void
+publish_queue(Handover *h)
+{
+	EtlPipelineShared *pipeline = etl_worker_pipeline;
+
+	pg_atomic_write_u64(&etl_worker_sync->durable_lsn, InvalidXLogRecPtr);
+	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
+	etl_worker_sync->queue = etl_queue_handle(h->queue);
+	LWLockRelease(&pipeline->lock);
+	etl_shmem_wake_pipeline(pipeline);
+}
+
+/* Everything that lives as long as the pair; "again": the pair is a new one. */
+static void
+build(Handover *h, bool again)
+{
+	MemoryContext context;
+
+	h->incarnation = etl_worker_pipeline->incarnation;
+	if (h->queue)
+		etl_queue_detach(h->queue);
+	h->queue = NULL;
+	MemoryContextReset(h->context);
+	context = MemoryContextSwitchTo(h->context);
+	h->rebuild = false;
+	h->progressed = InvalidXLogRecPtr;
+	h->shapes_put = 0;
+	h->tables_version = 0;
+	h->config = h->group->config;
+	h->rules = h->group->rules;
+
+	make_tables(h);
+	while (again && !etl_bracket_try(ETL_BRACKET_DECODER, "etl: read state", reload_body, h))
+		etl_sync_pause(100);
+	for (int i = 0; i < h->ntables; i++)
+		h->tables[i].options = etl_config_table_options(h->config,
+														h->tables[i].shape->schema_name,
+														h->tables[i].shape->table_name);
+
+	h->queue = etl_queue_create(QUEUE_SIZE);
+	h->stream = etl_stream_create_sync(h->config, h->queue, h->ntables, h->tables,
+									   h->rules);
+	etl_stream_set_idle(h->stream, ring_full, h);
+	publish_queue(h);
+	if (!h->taken)
+	{
+		h->decoder = etl_decoder_start(InvalidXLogRecPtr, &etl_stream_callbacks, h->stream);
+		h->confirmed = MyReplicationSlot->data.confirmed_flush;
+	}
+	MemoryContextSwitchTo(context);
+}
+
+/* The decoding context is of no use any more: get rid of all it may hold. */
+static void
+clean_up(Handover *h)
+{
+	AbortOutOfAnyTransaction();
+	MemoryContextSwitchTo(EtlWorkerContext);
+	h->decoder = NULL;
+	etl_slot_release();
+	InvalidateSystemCaches();
+}
+
+/* ----------
+ * Positions
+ * ----------
+ */
+
+static void
+confirm(Handover *h, XLogRecPtr lsn)
+{
+	TimestampTz now;
+	bool		save;
+
+	if (lsn <= h->confirmed)
+		return;
+	now = GetCurrentTimestamp();
+	save = TimestampDifferenceExceeds(h->saved, now, SAVE_MS);
+	etl_decoder_confirm(h->decoder, lsn, save);
+	h->confirmed = lsn;
+	if (save)
+		h->saved = now;
+}
+
+/*
+ * Up to where is everything durable?  An empty queue says: up to where we
+ * have read.  Else the writer is told by a PROGRESS record.
+ */
+static XLogRecPtr
+durable_position(Handover *h, XLogRecPtr position)
+{
+	if (etl_queue_used(h->queue) == 0)
+		return position;
+	if (position > h->progressed)
+	{
+		etl_stream_progress(h->stream, position);
+		h->progressed = position;
+	}
+	return pg_atomic_read_u64(&etl_worker_sync->durable_lsn);
+}
+
+/* Ask for batches to be closed up to "position". */
+static void
+want_flushed(XLogRecPtr position)
+{
+	EtlPipelineShared *pipeline = etl_worker_pipeline;
+	uint64		target = pg_atomic_read_u64(&pipeline->flush_target);
+
+	while (target < position &&
+		   !pg_atomic_compare_exchange_u64(&pipeline->flush_target, &target, position))
+		;
+	etl_shmem_wake_pipeline(pipeline);
+}
+
+/* Wait for the writer, at most "ms"; true when all before "position" is durable. */
+static bool
+wait_durable(Handover *h, XLogRecPtr position, long ms)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
+
+	if (durable_position(h, position) >= position)
+		return true;
+	want_flushed(position);
+	for (;;)
+	{
+		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
+
+		if (durable_position(h, position) >= position)
+			return true;
+		if (left <= 0 || pair_changed(h))
+			return false;
+		(void) etl_worker_wait(Min(left, 20));
+		etl_sync_check_stop();
+	}
+}
+
+/* Read WAL for a while; true at its end. */
+static bool
+read_some(Handover *h)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), TURN_MS);
+
+	for (;;)
+	{
+		for (int i = 0; i < 64; i++)
+			if (!etl_decoder_step(h->decoder))
+				return true;
+		CHECK_FOR_INTERRUPTS();
+		if (GetCurrentTimestamp() >= end)
+			return false;
+	}
+}
+
+/* ----------
+ * The group
+ * ----------
+ */
+
+/* Tables that the writer or a user took out leave the group. */
+static void
+look_at_tables(Handover *h)
+{
+	EtlPipelineShared *pipeline = etl_worker_pipeline;
+	uint64		version = pg_atomic_read_u64(&pipeline->tables_version);
+	int			remaining = 0;
+
+	if (version == h->tables_version)
+		return;
+	h->tables_version = version;
+
+	LWLockAcquire(&pipeline->lock, LW_SHARED);
+	for (int i = 0; i < h->ntables; i++)
+	{
+		EtlTableSlot *slot = &etl_shared->tables[h->tables[i].slot];
+
+		if (slot->relid != h->tables[i].relid ||
+			slot->pipeline != etl_shmem_pipeline_index(pipeline) ||
+			slot->generation != h->tables[i].generation ||
+			(slot->state != ETL_TABLE_FINISHED_COPY &&
+			 slot->state != ETL_TABLE_SYNC_WAIT &&
+			 slot->state != ETL_TABLE_CATCHUP))
+			h->tables[i].parked = true;
+		if (!h->tables[i].parked)
+			remaining++;
+	}
+	LWLockRelease(&pipeline->lock);
+
+	if (remaining == 0)
+		etl_worker_exit(ETL_EXIT_DONE);
+}
+
+/*
+ * Shapes that catch-up found must reach apply by way of the tables: when the
+ * writer has stored them, apply's next bracket has to be waited for.
+ */
+static void
+watch_shapes(Handover *h)
+{
+	uint64		put = etl_stream_shapes_put(h->stream);
+
+	if (put == h->shapes_put)
+		return;
+	h->shapes_put = put;
+	h->needed = pg_atomic_fetch_add_u64(&etl_worker_pipeline->tables_version, 1) + 1;
+	etl_shmem_wake_pipeline(etl_worker_pipeline);
+}
+
+static bool
+apply_knows(const Handover *h)
+{
+	return pg_atomic_read_u64(&etl_worker_pipeline->tables_seen) >= h->needed;
+}
+
+static XLogRecPtr
+decided_position(void)
+{
+	EtlPipelineShared *pipeline = etl_worker_pipeline;
+	XLogRecPtr	decided;
+
+	LWLockAcquire(&pipeline->lock, LW_SHARED);
+	decided = pipeline->decided;
+	LWLockRelease(&pipeline->lock);
+	return decided;
+}
+
+/* ----------
+ * The hand-over itself
+ * ----------
+ */
+
+/* Everything before "s" is durable: hand over if apply has not passed it. */
+static bool
+try_take(Handover *h, XLogRecPtr s)
+{
+	EtlOwnershipClaim *claims;
+	int			nclaims = 0;
+
+	watch_shapes(h);
+	if (!apply_knows(h))
+		return false;
+
+	ETL_FAILPOINT("sync_before_handover");
+	claims = MemoryContextAlloc(h->context, sizeof(EtlOwnershipClaim) * h->ntables);
+	for (int i = 0; i < h->ntables; i++)
+	{
+		if (h->tables[i].parked)
+			continue;
+		claims[nclaims].slot = h->tables[i].slot;
+		claims[nclaims].relid = h->tables[i].relid;
+		claims[nclaims].generation = h->tables[i].generation;
+		claims[nclaims].shape_hash = h->tables[i].shape->hash;
+		nclaims++;
+	}
+	if (!etl_ownership_take(etl_worker_pipeline, nclaims, claims, s))
+	{
+		pfree(claims);
+		return false;
+	}
+
+	h->taken = true;
+	h->s = s;
+	for (int i = 0; i < nclaims; i++)
+		for (int j = 0; j < h->ntables && !claims[i].taken; j++)
+			if (h->tables[j].slot == claims[i].slot)
+				h->tables[j].parked = true;
+	for (int i = 0; i < h->group->ntables; i++)
+	{
+		EtlSyncTable *table = &h->group->tables[i];
+
+		for (int j = 0; j < h->ntables; j++)
+			if (h->tables[j].slot == table->slot && h->tables[j].parked)
+				table->left = true;
+	}
+	pfree(claims);
+	ETL_FAILPOINT("sync_after_take");
+	return true;
+}
+
+/* Hold apply for a moment, and use it. */
+static bool
+take_under_hold(Handover *h)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), HOLD_MS);
+	bool		done = false;
+
+	etl_ownership_hold(etl_worker_pipeline, HOLD_MS);
+	etl_shmem_wake_pipeline(etl_worker_pipeline);
+	while (!done && !pair_changed(h))
+	{
+		XLogRecPtr	position;
+		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
+
+		if (left <= 0)
+			break;
+		look_at_tables(h);
+		(void) read_some(h);
+		position = etl_decoder_position(h->decoder);
+		if (wait_durable(h, position, left))
+			done = try_take(h, position);
+		if (!done)
+			(void) etl_worker_wait(5);
+	}
+	etl_ownership_hold(etl_worker_pipeline, 0);
+	etl_shmem_wake_pipeline(etl_worker_pipeline);
+	h->near_since = GetCurrentTimestamp();
+	h->hold_after = Min(h->hold_after * 2, HOLD_LAST_MS);
+	return done;
+}
+
+/* Within one batch of apply: show it, and count the time from here. */
+static void
+note_near(Handover *h, XLogRecPtr position)
+{
+	bool		near = decided_position() <= position + h->config->max_batch_size;
+
+	if (near && !h->near)
+	{
+		h->near_since = GetCurrentTimestamp();
+		h->hold_after = HOLD_AFTER_MS;
+		etl_sync_set_state(h->group, ETL_TABLE_CATCHUP);
+	}
+	if (near)
+		h->near = true;
+}
+
+/* One turn; true when the tables were handed over. */
+static bool
+turn(Handover *h)
+{
+	bool		end = read_some(h);
+	XLogRecPtr	position = etl_decoder_position(h->decoder);
+	XLogRecPtr	durable = durable_position(h, position);
+
+	confirm(h, Min(durable, position));
+	note_near(h, position);
+	if (h->near && end && (durable >= position || wait_durable(h, position, DURABLE_WAIT_MS)))
+	{
+		if (try_take(h, position))
+			return true;
+		if (apply_knows(h) &&
+			TimestampDifferenceExceeds(h->near_since, GetCurrentTimestamp(), h->hold_after))
+			return take_under_hold(h);
+	}
+	else if (h->near && apply_knows(h) &&
+			 TimestampDifferenceExceeds(h->near_since, GetCurrentTimestamp(), h->hold_after))
+		return take_under_hold(h);
+
+	if (end)
+	{
+		(void) etl_worker_wait(h->wait_ms);
+		h->wait_ms = Min(h->wait_ms * 2, h->near ? 2 * FIRST_WAIT_MS : LAST_WAIT_MS);
+	}
+	else
+		h->wait_ms = FIRST_WAIT_MS;
+	return false;
+}
+
+/* The HANDOVER records are in the queue: wait until the writer stored them. */
+static bool
+wait_stored(Handover *h)
+{
+	etl_stream_handover(h->stream, h->s);
+	while (etl_queue_used(h->queue) > 0)
+	{
+		if (pair_changed(h))
+			return false;
+		(void) etl_worker_wait(100);
+		etl_sync_check_stop();
+	}
+	return true;
+}
+
+/* Work with one incarnation of the pair; true when all is done. */
+static bool
+catch_up(Handover *h)
+{
+	while (!h->taken)
+	{
+		etl_sync_check_stop();
+		if (pair_changed(h))
+			return false;
+		look_at_tables(h);
+		if (turn(h))
+			break;
+	}
+	return wait_stored(h);
+}
+
+/* The same, with the ERROR that a callback throws to get out of the decoder. */
+static bool
+catch_up_guarded(Handover *h)
+{
+	volatile bool done = false;
+
+	PG_TRY();
+	{
+		done = catch_up(h);
+	}
+	PG_CATCH();
+	{
+		if (!h->rebuild)
+		{
+			ErrorData  *error;
+
+			LWLockReleaseAll();
+			MemoryContextSwitchTo(EtlWorkerContext);
+			error = CopyErrorData();
+			etl_stream_note_error(h->stream, error);
+			FreeErrorData(error);
+			PG_RE_THROW();
+		}
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return done;
+}
+
+void
+etl_sync_catch_up(EtlSyncGroup *group)
+{
+	Handover   *h = MemoryContextAllocZero(EtlWorkerContext, sizeof(Handover));
+
+	h->group = group;
+	h->context = AllocSetContextCreate(EtlWorkerContext, "etl catch-up",
+									   ALLOCSET_DEFAULT_SIZES);
+	h->wait_ms = FIRST_WAIT_MS;
+	h->hold_after = HOLD_AFTER_MS;
+
+	/* what the copy has stored, apply must have read before it can take over */
+	h->needed = pg_atomic_read_u64(&etl_worker_pipeline->tables_version);
+
+	etl_slot_release();
+	for (bool again = false;; again = true)
+	{
+		InvalidateSystemCaches();
+		if (!etl_slot_acquire(NameStr(group->slot_name)))
+			elog(ERROR, "temporary replication slot \"%s\" is held elsewhere",
+				 NameStr(group->slot_name));
+		build(h, again);
+		if (!again)
+			etl_sync_set_state(group, ETL_TABLE_SYNC_WAIT);
+		if (catch_up_guarded(h))
+			break;
+		clean_up(h);
+	}
+	etl_worker_exit(ETL_EXIT_DONE);
+}
