@@ -171,12 +171,10 @@ static void
 fail_timeout(EtlHttpTransfer *t)
 {
 	const char *peer = t->response.peer;
-	curl_off_t	resolved = 0;
 	curl_off_t	connected = 0;
 	curl_off_t	secured = 0;
 	char	   *scheme = NULL;
 
-	curl_easy_getinfo(t->easy, CURLINFO_NAMELOOKUP_TIME_T, &resolved);
 	curl_easy_getinfo(t->easy, CURLINFO_CONNECT_TIME_T, &connected);
 	curl_easy_getinfo(t->easy, CURLINFO_APPCONNECT_TIME_T, &secured);
 	curl_easy_getinfo(t->easy, CURLINFO_SCHEME, &scheme);
@@ -184,20 +182,20 @@ fail_timeout(EtlHttpTransfer *t)
 	if (t->stalled)
 		etl_answer_fail(t, ETL_HTTP_FAILED, ERRCODE_CONNECTION_FAILURE,
 						"connection to \"%s\" stalled for %d ms", peer, t->stall_timeout);
-	else if (t->sent > 0 || t->received > 0)
+	else if (t->received > 0)
 		etl_answer_fail(t, ETL_HTTP_FAILED, ERRCODE_CONNECTION_FAILURE,
 						"no complete answer from \"%s\" within %d ms", peer, t->request_timeout);
-	else if (!t->opened)
+	else if (!t->opened && t->sent == 0 && connected == 0)
 		etl_answer_fail(t, ETL_HTTP_FAILED,
 						ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 						"could not resolve the host of \"%s\" within %d ms", peer,
 						Min(t->connect_timeout, t->request_timeout));
-	else if (connected == 0)
+	else if (connected == 0 && t->sent == 0)
 		etl_answer_fail(t, ETL_HTTP_FAILED,
 						ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 						"could not connect to \"%s\" within %d ms", peer,
 						Min(t->connect_timeout, t->request_timeout));
-	else if (secured == 0 && scheme && pg_strcasecmp(scheme, "https") == 0)
+	else if (secured == 0 && t->sent == 0 && scheme && pg_strcasecmp(scheme, "https") == 0)
 		etl_answer_fail(t, ETL_HTTP_FAILED,
 						ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 						"could not establish TLS with \"%s\" within %d ms", peer,
@@ -233,6 +231,7 @@ fail_code(EtlHttpTransfer *t, CURLcode code)
 	const char *peer = t->response.peer;
 	const char *detail = t->error[0] ? valid_text(t->error, strlen(t->error)) :
 		curl_easy_strerror(code);
+	long		os_errno = 0;
 
 	if (t->no_memory)
 		code = CURLE_OUT_OF_MEMORY;
@@ -266,6 +265,13 @@ fail_code(EtlHttpTransfer *t, CURLcode code)
 		case CURLE_SSL_CRL_BADFILE:
 			etl_answer_fail(t, ETL_HTTP_REFUSED, ERRCODE_CONFIG_FILE_ERROR,
 							"could not use a certificate file for \"%s\": %s", peer, detail);
+			break;
+		case CURLE_SEND_ERROR:
+		case CURLE_RECV_ERROR:
+			curl_easy_getinfo(t->easy, CURLINFO_OS_ERRNO, &os_errno);
+			etl_answer_fail(t, ETL_HTTP_FAILED, ERRCODE_CONNECTION_FAILURE,
+							"lost the connection to \"%s\": %s", peer,
+							os_errno ? strerror((int) os_errno) : detail);
 			break;
 		case CURLE_GOT_NOTHING:
 			etl_answer_fail(t, ETL_HTTP_FAILED, ERRCODE_CONNECTION_FAILURE,
@@ -384,7 +390,10 @@ classify_status(const EtlHttpResponse *response, EtlResult *result)
 		hint = "";
 	}
 	else if (status == 410)
+	{
 		kind = ETL_FATAL;
+		hint = "The receiver is gone for good. Change the URL, then start the pipeline again.";
+	}
 	else if (status == 401 || status == 403 || status == 407)
 	{
 		sqlstate = ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION;
