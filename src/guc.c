@@ -17,6 +17,7 @@
 #include "utils/guc.h"
 
 #include "guc.h"
+#include "server/shmem.h"
 
 bool		etl_enabled = true;
 int			etl_max_pipelines = 16;
@@ -82,7 +83,7 @@ define_limits(bool preloading)
 			   &etl_max_workers, -1, -1, 262143, PGC_SIGHUP, 0);
 	define_int("etl.max_sync_workers",
 			   "Maximum number of sync workers of one pipeline.",
-			   &etl_max_sync_workers, 2, 1, 64, PGC_SIGHUP, 0);
+			   &etl_max_sync_workers, 2, 1, ETL_SYNCS_PER_PIPELINE, PGC_SIGHUP, 0);
 	define_int("etl.error_log_size",
 			   "Number of errors kept in etl.error_log for each pipeline.",
 			   &etl_error_log_size, 1000, 0, 1000000, PGC_SIGHUP, 0);

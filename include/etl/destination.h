@@ -41,6 +41,8 @@
 #include "nodes/bitmapset.h"
 #include "nodes/pg_list.h"
 
+#define ETL_VERSION				"1.0"	/* of the library */
+
 #define ETL_DESTINATION_MAGIC	0x45544C31	/* "ETL1" */
 #define ETL_DESTINATION_VERSION 1
 

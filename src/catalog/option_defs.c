@@ -17,8 +17,10 @@
 #include "guc.h"
 #include "server/shmem.h"
 
-/* An int setting (kB, ms, plain) cannot exceed this. */
-#define MAX_VALUE	PG_INT32_MAX
+/* Ranges are those of the settings, see guc.c. */
+#define MAX_QUEUE_SIZE	(4 * 1024 * 1024 - 1)
+#define MAX_BATCH_SIZE	(1024 * 1024)
+#define DAY_MS			(24 * 60 * 60 * 1000)
 
 static const char *const on_error_values[] = {"park", "stop", NULL};
 static const char *const on_slot_loss_values[] = {"error", "resync", NULL};
@@ -31,11 +33,11 @@ static const char *const on_new_table_values[] = {"sync", "ignore", NULL};
 
 static const EtlOptionDef general_options[] = {
 	{
-		"queue_size", ETL_OPTION_SIZE, G | P, "0", 0, MAX_VALUE / 2, NULL,
+		"queue_size", ETL_OPTION_SIZE, G | P, "0", 0, MAX_QUEUE_SIZE, NULL,
 		"Shared memory between apply and writer; 0 means the larger of 16MB and twice max_batch_size."
 	},
 	{
-		"stall_timeout", ETL_OPTION_TIME, G | P, "300000", 0, MAX_VALUE, NULL,
+		"stall_timeout", ETL_OPTION_TIME, G | P, "300000", 1000, PG_INT32_MAX, NULL,
 		"A pipeline with undelivered changes and no progress for this long is not healthy."
 	},
 	{
@@ -47,19 +49,19 @@ static const EtlOptionDef general_options[] = {
 		"Sync workers of a pipeline at the same time."
 	},
 	{
-		"copy_yield_timeout", ETL_OPTION_TIME, G | P, "2000", 0, MAX_VALUE, NULL,
+		"copy_yield_timeout", ETL_OPTION_TIME, G | P, "2000", 0, DAY_MS, NULL,
 		"A copy gives way to a stronger lock that has waited for this long."
 	},
 	{
-		"max_batch_size", ETL_OPTION_SIZE, G | S | P, "8192", 1, MAX_VALUE / 4, NULL,
+		"max_batch_size", ETL_OPTION_SIZE, G | S | P, "8192", 1, MAX_BATCH_SIZE, NULL,
 		"Uncompressed bytes that close a batch."
 	},
 	{
-		"max_batch_events", ETL_OPTION_INT, S | P, "0", 0, MAX_VALUE, NULL,
+		"max_batch_events", ETL_OPTION_INT, S | P, "0", 0, PG_INT32_MAX, NULL,
 		"Events that close a batch; 0 means no limit."
 	},
 	{
-		"max_batch_delay", ETL_OPTION_TIME, G | S | P, "0", 0, MAX_VALUE, NULL,
+		"max_batch_delay", ETL_OPTION_TIME, G | S | P, "0", 0, DAY_MS, NULL,
 		"Age that closes a batch; 0 means as soon as no more WAL is there."
 	},
 	{
@@ -67,15 +69,15 @@ static const EtlOptionDef general_options[] = {
 		"What a row that cannot be delivered does: parks its table or stops the pipeline."
 	},
 	{
-		"retry_delay", ETL_OPTION_TIME, G | P, "1000", 1, MAX_VALUE, NULL,
+		"retry_delay", ETL_OPTION_TIME, G | P, "1000", 1, DAY_MS, NULL,
 		"First wait after a transient error; it doubles with each further one."
 	},
 	{
-		"max_retry_delay", ETL_OPTION_TIME, G | P, "60000", 1, MAX_VALUE, NULL,
+		"max_retry_delay", ETL_OPTION_TIME, G | P, "60000", 1, DAY_MS, NULL,
 		"Longest wait after a transient error."
 	},
 	{
-		"auth_retry_delay", ETL_OPTION_TIME, G | P, "60000", 1, MAX_VALUE, NULL,
+		"auth_retry_delay", ETL_OPTION_TIME, G | P, "60000", 1, DAY_MS, NULL,
 		"Wait after the destination refused the credentials or the address."
 	},
 	{

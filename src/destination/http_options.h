@@ -29,11 +29,11 @@ extern const char *const etl_compression_values[];	/* registry.c */
 		"Address of the destination, http or https." \
 	}, \
 	{ \
-		"connect_timeout", ETL_OPTION_TIME, ETL_SCOPE_SETTING | ETL_SCOPE_SERVER, "10000", 1, PG_INT32_MAX, NULL, \
+		"connect_timeout", ETL_OPTION_TIME, ETL_SCOPE_SETTING | ETL_SCOPE_SERVER, "10000", 1, 24 * 60 * 60 * 1000, NULL, \
 		"Longest time for connecting, TLS included." \
 	}, \
 	{ \
-		"request_timeout", ETL_OPTION_TIME, ETL_SCOPE_SETTING | ETL_SCOPE_SERVER, default_request_timeout, 1, PG_INT32_MAX, NULL, \
+		"request_timeout", ETL_OPTION_TIME, ETL_SCOPE_SETTING | ETL_SCOPE_SERVER, default_request_timeout, 1, 24 * 60 * 60 * 1000, NULL, \
 		"Longest time for one whole request." \
 	}, \
 	{ \

@@ -1,0 +1,336 @@
+/*-------------------------------------------------------------------------
+ *
+ * pipeline_functions.c
+ *	  Definitions of pipelines: create, alter, rename, options of tables.
+ *
+ * These write definitions alone and need no shared memory; when the library
+ * is preloaded, the workers are asked to look at commit.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_publication.h"
+#include "catalog/pg_publication_rel.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "catalog/options.h"
+#include "sql/common.h"
+
+PG_FUNCTION_INFO_V1(etl_create_pipeline);
+PG_FUNCTION_INFO_V1(etl_alter_pipeline);
+PG_FUNCTION_INFO_V1(etl_rename_pipeline);
+PG_FUNCTION_INFO_V1(etl_alter_table);
+
+/* Does a table of the publication have a row filter? */
+static bool
+publication_has_filter(Oid publication)
+{
+	Relation	rel = table_open(PublicationRelRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	ScanKeyInit(&key, Anum_pg_publication_rel_prpubid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(publication));
+	scan = systable_beginscan(rel, PublicationRelPrpubidIndexId, true, NULL, 1, &key);
+	while (!found && (tuple = systable_getnext(scan)) != NULL)
+		found = !heap_attisnull(tuple, Anum_pg_publication_rel_prqual, RelationGetDescr(rel));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/* The publication must exist and ask only for what is supported. */
+static void
+check_publication(const char *name)
+{
+	HeapTuple	tuple = SearchSysCache1(PUBLICATIONNAME, CStringGetDatum(name));
+	Form_pg_publication form;
+	Oid			oid;
+	bool		via_root;
+
+	if (!HeapTupleIsValid(tuple))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("publication \"%s\" does not exist", name),
+				 errhint("Make one with CREATE PUBLICATION.")));
+	form = (Form_pg_publication) GETSTRUCT(tuple);
+	oid = form->oid;
+	via_root = form->pubviaroot;
+	ReleaseSysCache(tuple);
+
+	if (via_root)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("publication \"%s\" uses publish_via_partition_root, which is not supported yet", name),
+				 errhint("ALTER PUBLICATION ... SET (publish_via_partition_root = false) publishes the partitions themselves.")));
+	if (publication_has_filter(oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("publication \"%s\" has a row filter, which is not supported yet", name),
+				 errhint("Publish the table without WHERE.")));
+}
+
+/* All checks of options in pipeline scope; returns them without nulls. */
+static Jsonb *
+check_options(const EtlDestinationRoutine *routine, Jsonb *old_options, Jsonb *new_options, uint32 scope)
+{
+	Jsonb	   *merged;
+
+	etl_options_check_json(routine, new_options, scope);
+	merged = etl_options_merge(old_options, new_options);
+	if (routine->validate_options != NULL)
+	{
+		EtlOptions *options = etl_options_create(routine);
+
+		etl_options_set_json(options, merged,
+							 scope == ETL_SCOPE_TABLE ? ETL_SOURCE_TABLE : ETL_SOURCE_PIPELINE);
+		routine->validate_options(options, scope);
+	}
+	return merged;
+}
+
+static Jsonb *
+empty_object(void)
+{
+	return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}")));
+}
+
+/* ID of the pipeline of that name, or 0. */
+static int64
+existing_pipeline(const char *name)
+{
+	Oid			types[] = {TEXTOID};
+	Datum		values[] = {CStringGetTextDatum(name)};
+	bool		isnull;
+
+	if (etl_sql_run("SELECT id FROM etl.pipeline WHERE name = $1", 1, types, values, NULL) == 0)
+		return 0;
+	return DatumGetInt64(etl_sql_value(&isnull));
+}
+
+/*
+ * Insert the definition; 0 when the name is taken (also by a transaction that
+ * we had to wait for).
+ */
+static int64
+insert_pipeline(const char *name, Oid owner, Name publication, Name server, Jsonb *options)
+{
+	Oid			types[] = {TEXTOID, OIDOID, NAMEOID, NAMEOID, JSONBOID};
+	Datum		values[] = {
+		CStringGetTextDatum(name), ObjectIdGetDatum(owner), NameGetDatum(publication),
+		NameGetDatum(server), JsonbPGetDatum(options)
+	};
+	Oid			id_type[] = {INT8OID};
+	Datum		id[1];
+	bool		isnull;
+
+	if (etl_sql_run("INSERT INTO etl.pipeline (name, owner, publication, server, options)"
+					" VALUES ($1, $2::regrole, $3, $4, $5)"
+					" ON CONFLICT (name) DO NOTHING RETURNING id",
+					5, types, values, NULL) == 0)
+		return 0;
+	id[0] = etl_sql_value(&isnull);
+	etl_sql_run("INSERT INTO etl.pipeline_intent (pipeline_id) VALUES ($1)", 1, id_type, id, NULL);
+	return DatumGetInt64(id[0]);
+}
+
+/*
+ * etl.create_pipeline(pipeline, publication, destination, options, if_not_exists)
+ */
+Datum
+etl_create_pipeline(PG_FUNCTION_ARGS)
+{
+	char	   *name = etl_sql_text_arg(fcinfo, 0, "pipeline");
+	bool		if_not_exists;
+	const EtlDestinationRoutine *routine;
+	Jsonb	   *options;
+	EtlSqlFrame frame;
+	int64		id;
+
+	etl_sql_require_arg(fcinfo, 1, "publication");
+	etl_sql_require_arg(fcinfo, 2, "destination");
+	options = etl_sql_jsonb_arg(fcinfo, 3, "options");
+	if_not_exists = etl_sql_bool_arg(fcinfo, 4, "if_not_exists");
+	etl_sql_require_role();
+	etl_sql_check_name(name, "pipeline");
+
+	etl_sql_enter(&frame);
+	id = existing_pipeline(name);
+	etl_sql_leave(&frame);
+	if (id == 0)
+	{
+		check_publication(NameStr(*PG_GETARG_NAME(1)));
+		routine = etl_sql_routine(NameStr(*PG_GETARG_NAME(2)), GetUserId());
+		options = check_options(routine, empty_object(), options, ETL_SCOPE_PIPELINE);
+
+		etl_sql_enter(&frame);
+		id = insert_pipeline(name, frame.caller, PG_GETARG_NAME(1), PG_GETARG_NAME(2), options);
+		etl_sql_leave(&frame);
+		if (id != 0)
+		{
+			etl_sql_look();
+			PG_RETURN_INT64(id);
+		}
+		if (if_not_exists)
+		{
+			etl_sql_enter(&frame);
+			id = existing_pipeline(name);
+			etl_sql_leave(&frame);
+		}
+	}
+
+	if (!if_not_exists)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("pipeline \"%s\" already exists", name)));
+	ereport(NOTICE,
+			(errcode(ERRCODE_DUPLICATE_OBJECT),
+			 errmsg("pipeline \"%s\" already exists, skipping", name)));
+	PG_RETURN_INT64(id);
+}
+
+/*
+ * etl.alter_pipeline(pipeline, options)
+ */
+Datum
+etl_alter_pipeline(PG_FUNCTION_ARGS)
+{
+	char	   *name = etl_sql_text_arg(fcinfo, 0, "pipeline");
+	Jsonb	   *options = etl_sql_jsonb_arg(fcinfo, 1, "options");
+	EtlPipelineRow *pipeline;
+	EtlSqlFrame frame;
+	Oid			types[] = {INT8OID, JSONBOID};
+	Datum		values[2];
+
+	etl_sql_require_role();
+	etl_sql_enter(&frame);
+	pipeline = etl_sql_find_pipeline(&frame, name, true, false);
+	etl_sql_refuse_dropping(pipeline);
+
+	/* what the caller may set is the caller's question, not the owner's */
+	etl_sql_suspend(&frame);
+	options = check_options(etl_sql_routine(pipeline->server, frame.caller),
+							pipeline->options, options, ETL_SCOPE_PIPELINE);
+	etl_sql_resume(&frame);
+
+	values[0] = Int64GetDatum(pipeline->id);
+	values[1] = JsonbPGetDatum(options);
+	etl_sql_run("UPDATE etl.pipeline SET options = $2 WHERE id = $1", 2, types, values, NULL);
+	etl_sql_leave(&frame);
+	etl_sql_look();
+	PG_RETURN_VOID();
+}
+
+/*
+ * etl.rename_pipeline(pipeline, new_name)
+ */
+Datum
+etl_rename_pipeline(PG_FUNCTION_ARGS)
+{
+	char	   *name = etl_sql_text_arg(fcinfo, 0, "pipeline");
+	char	   *new_name = etl_sql_text_arg(fcinfo, 1, "new_name");
+	EtlPipelineRow *pipeline;
+	EtlSqlFrame frame;
+	Oid			types[] = {INT8OID, TEXTOID};
+	Datum		values[2];
+
+	etl_sql_require_role();
+	etl_sql_check_name(new_name, "pipeline");
+	etl_sql_enter(&frame);
+	pipeline = etl_sql_find_pipeline(&frame, name, true, false);
+	etl_sql_refuse_dropping(pipeline);
+	if (existing_pipeline(new_name) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("pipeline \"%s\" already exists", new_name)));
+	values[0] = Int64GetDatum(pipeline->id);
+	values[1] = CStringGetTextDatum(new_name);
+	etl_sql_run("UPDATE etl.pipeline SET name = $2 WHERE id = $1", 2, types, values, NULL);
+	etl_sql_leave(&frame);
+	etl_sql_look();
+	PG_RETURN_VOID();
+}
+
+/* Schema and name of an ordinary table; ERROR for anything else. */
+static void
+table_names(Oid relid, NameData *schema, NameData *table)
+{
+	char		relkind = get_rel_relkind(relid);
+
+	if (relkind == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not a table", get_rel_name(relid))));
+	namestrcpy(table, get_rel_name(relid));
+	namestrcpy(schema, get_namespace_name(get_rel_namespace(relid)));
+}
+
+/*
+ * etl.alter_table(pipeline, target, options)
+ */
+Datum
+etl_alter_table(PG_FUNCTION_ARGS)
+{
+	char	   *name = etl_sql_text_arg(fcinfo, 0, "pipeline");
+	Oid			relid = etl_sql_oid_arg(fcinfo, 1, "target");
+	Jsonb	   *options = etl_sql_jsonb_arg(fcinfo, 2, "options");
+	EtlPipelineRow *pipeline;
+	EtlSqlFrame frame;
+	NameData	schema;
+	NameData	table;
+	Oid			types[] = {INT8OID, NAMEOID, NAMEOID, JSONBOID};
+	Datum		values[4];
+	Jsonb	   *old_options = empty_object();
+	bool		isnull;
+
+	etl_sql_require_role();
+	etl_sql_enter(&frame);
+	pipeline = etl_sql_find_pipeline(&frame, name, true, false);
+	etl_sql_refuse_dropping(pipeline);
+	table_names(relid, &schema, &table);
+
+	values[0] = Int64GetDatum(pipeline->id);
+	values[1] = NameGetDatum(&schema);
+	values[2] = NameGetDatum(&table);
+	if (etl_sql_run("SELECT options FROM etl.table_option"
+					" WHERE pipeline_id = $1 AND schema_name = $2 AND table_name = $3",
+					3, types, values, NULL) > 0)
+		old_options = DatumGetJsonbPCopy(etl_sql_value(&isnull));
+
+	etl_sql_suspend(&frame);
+	options = check_options(etl_sql_routine(pipeline->server, frame.caller),
+							old_options, options, ETL_SCOPE_TABLE);
+	etl_sql_resume(&frame);
+
+	values[3] = JsonbPGetDatum(options);
+	etl_sql_run("INSERT INTO etl.table_option (pipeline_id, schema_name, table_name, options)"
+				" VALUES ($1, $2, $3, $4)"
+				" ON CONFLICT (pipeline_id, schema_name, table_name) DO UPDATE SET options = excluded.options",
+				4, types, values, NULL);
+	etl_sql_run("DELETE FROM etl.table_option"
+				" WHERE pipeline_id = $1 AND schema_name = $2 AND table_name = $3"
+				" AND options = '{}' AND columns = '{}'",
+				3, types, values, NULL);
+	etl_sql_leave(&frame);
+	etl_sql_look();
+	PG_RETURN_VOID();
+}
