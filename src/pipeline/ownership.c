@@ -13,6 +13,7 @@
 #include "utils/timestamp.h"
 
 #include "pipeline/ownership.h"
+#include "pipeline/table_state.h"
 
 /* States in which nothing of the table is delivered by apply. */
 static bool
@@ -128,7 +129,7 @@ etl_ownership_take(EtlPipelineShared *pipeline, int nclaims,
 		table->owned[0].generation = claim->generation;
 		table->owned[0].owned_from = s;
 		table->owned[0].shape_hash = claim->shape_hash;
-		table->state = ETL_TABLE_SYNC_DONE;
+		(void) etl_table_state_move(table, ETL_TABLE_SYNC_DONE);
 	}
 
 	LWLockRelease(&pipeline->lock);

@@ -33,6 +33,7 @@
 #include "pipeline/retry.h"
 #include "pipeline/store.h"
 #include "pipeline/sync.h"
+#include "pipeline/table_state.h"
 #include "schema/shape.h"
 #include "server/worker.h"
 #include "source/decode.h"
@@ -126,9 +127,8 @@ etl_sync_set_state(EtlSyncGroup *group, EtlTableState state)
 		EtlTableSlot *slot = &etl_shared->tables[group->tables[i].slot];
 
 		if (!group->tables[i].left && slot->relid == group->tables[i].relid &&
-			slot->generation == group->tables[i].generation &&
-			slot->state != ETL_TABLE_ERRORED && slot->state != ETL_TABLE_DROPPED)
-			slot->state = state;
+			slot->generation == group->tables[i].generation)
+			(void) etl_table_state_move(slot, state);
 	}
 	LWLockRelease(&pipeline->lock);
 	tables_changed();
@@ -296,10 +296,15 @@ claim(EtlSyncGroup *group)
 		EtlSyncTable *table = &group->tables[i];
 		EtlTableSlot *slot = &etl_shared->tables[table->slot];
 
-		if (table->left || slot->relid != table->relid)
+		if (table->left)
 			continue;
+		if (slot->relid != table->relid ||
+			!etl_table_state_move(slot, ETL_TABLE_DATA_SYNC))
+		{
+			table->left = true;
+			continue;
+		}
 		slot->generation = table->generation;
-		slot->state = ETL_TABLE_DATA_SYNC;
 		slot->resync_claimed = table->resync;
 		slot->retry_claimed = table->retry;
 		pg_atomic_write_u64(&slot->rows_copied, 0);
@@ -367,27 +372,16 @@ look_for_stop(EtlSyncGroup *group)
 static void
 publish_parked(EtlSyncGroup *group)
 {
-	EtlPipelineShared *pipeline = etl_worker_pipeline;
-
-	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < group->ntables; i++)
 	{
 		EtlSyncTable *table = &group->tables[i];
 		EtlTableSlot *slot = &etl_shared->tables[table->slot];
 
-		if (!table->parked || slot->relid != table->relid ||
-			slot->generation != table->generation)
-			continue;
-		slot->state = ETL_TABLE_ERRORED;
-		slot->recovery = ETL_RECOVERY_RETRY;
-
-		/* an older generation misses what is skipped from now on */
-		memset(slot->owned, 0, sizeof(slot->owned));
-		slot->sqlstate = table->sqlstate;
-		slot->error_lsn = group->snapshot_lsn;
-		slot->error_ordinal = 0;
+		if (table->parked && slot->relid == table->relid &&
+			slot->generation == table->generation)
+			(void) etl_table_state_park(etl_worker_pipeline, slot, ETL_RECOVERY_RETRY,
+										table->sqlstate, group->snapshot_lsn, 0);
 	}
-	LWLockRelease(&pipeline->lock);
 }
 
 static bool
