@@ -97,6 +97,9 @@ extern long etl_sender_run(EtlSender *sender, int timeout, bool *busy);
 /* Seal every batch now (wait_for, shutdown, ring nearly full). */
 extern void etl_sender_flush(EtlSender *sender);
 
+/* While set, the age of a batch is no reason to keep it open. */
+extern void etl_sender_hurry(EtlSender *sender, bool hurry);
+
 extern bool etl_sender_idle(EtlSender *sender); /* nothing open, sealed or in flight */
 
 /* Start nothing any more; transfers under way go on (etl_sender_in_flight()). */

@@ -97,6 +97,7 @@ struct EtlSender
 	uint64		nitems;
 	uint64		next_id;
 	bool		halted;
+	bool		hurry;			/* max_batch_delay counts as 0 */
 };
 
 /* batch.c */

@@ -79,6 +79,7 @@ struct EtlQueue
 	uint64		join_total;
 	uint64		join_done;
 	uint64		join_position;	/* where its first fragment begins */
+	bool		broken;			/* begins in the middle of a record */
 };
 
 #define RING_OFFSET		MAXALIGN(sizeof(EtlQueueHeader))
@@ -408,8 +409,8 @@ etl_queue_set_consumer(EtlQueue *queue)
  * Add a fragment to the record being joined; true when that is complete.
  *
  * A consumer that attached while fragments of a record were under way sees
- * their rest only: it is let go of, since whoever produces for a consumer
- * that was replaced starts a new queue.
+ * their rest only.  Nothing of this queue is of use to it then: whoever
+ * produces for a consumer that was replaced starts a new one.
  */
 static bool
 join(EtlQueue *queue, const EtlRecord *fragment, uint64 position)
@@ -425,7 +426,10 @@ join(EtlQueue *queue, const EtlRecord *fragment, uint64 position)
 												queue->join_total);
 	}
 	else if (queue->joining == NULL)
+	{
+		queue->broken = true;
 		return false;
+	}
 
 	if (queue->join_done + fragment->body_len > queue->join_total)
 		elog(ERROR, "fragments in queue do not match");
@@ -444,6 +448,8 @@ etl_queue_next(EtlQueue *queue, uint64 *position, bool *joined)
 		EtlRecord  *record;
 		uint64		begin = queue->read;
 
+		if (queue->broken)
+			return NULL;
 		if (begin == queue->head_seen)
 		{
 			queue->head_seen = pg_atomic_read_u64(&queue->header->head);
@@ -511,7 +517,7 @@ etl_queue_may_sleep(EtlQueue *queue)
 {
 	pg_atomic_write_u32(&queue->header->consumer_sleeps, 1);
 	pg_memory_barrier();
-	if (pg_atomic_read_u64(&queue->header->head) != queue->read)
+	if (pg_atomic_read_u64(&queue->header->head) != queue->read && !queue->broken)
 	{
 		pg_atomic_write_u32(&queue->header->consumer_sleeps, 0);
 		return false;

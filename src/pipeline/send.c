@@ -52,7 +52,7 @@ age_left(EtlLane *lane, TimestampTz now)
 	int			delay = lane->sender->config->max_batch_delay;
 	TimestampTz due;
 
-	if (delay <= 0)
+	if (delay <= 0 || lane->sender->hurry)
 		return 0;
 	due = TimestampTzPlusMilliseconds(lane->open->opened_at, delay);
 	return due <= now ? 0 : (long) ((due - now + 999) / 1000);
@@ -380,6 +380,12 @@ etl_sender_flush(EtlSender *sender)
 
 	dlist_foreach(iter, &sender->active)
 		etl_lane_seal(dlist_container(EtlLane, node, iter.cur));
+}
+
+void
+etl_sender_hurry(EtlSender *sender, bool hurry)
+{
+	sender->hurry = hurry;
 }
 
 bool
