@@ -40,3 +40,44 @@ CREATE FUNCTION json_member(json bytea, name text) RETURNS bytea
 
 CREATE FUNCTION json_seconds(query text, rounds integer) RETURNS double precision
     LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_test_json_seconds';
+
+----------------------------------------------------------------------------
+-- A kind of destination inside this database
+----------------------------------------------------------------------------
+
+CREATE TABLE local_row (
+    relid      oid,
+    generation integer,
+    key        jsonb,
+    "row"      jsonb NOT NULL,
+    PRIMARY KEY (relid, generation, key)
+);
+
+CREATE TABLE local_change (
+    seq        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    relid      oid NOT NULL,
+    generation integer NOT NULL,
+    key        jsonb NOT NULL,
+    "row"      jsonb NOT NULL,
+    op         text NOT NULL,
+    lsn        pg_lsn NOT NULL,
+    ordinal    bigint NOT NULL,
+    sub        integer NOT NULL,
+    copied     boolean NOT NULL
+);
+
+INSERT INTO etl.local_schema VALUES ('etl_test');
+
+CREATE FUNCTION local_handler(internal) RETURNS internal
+    LANGUAGE C AS 'MODULE_PATHNAME', 'etl_test_local_handler';
+
+CREATE FOREIGN DATA WRAPPER etl_test_local OPTIONS (etl_handler 'etl_test.local_handler');
+
+----------------------------------------------------------------------------
+-- A kind of destination in a folder
+----------------------------------------------------------------------------
+
+CREATE FUNCTION file_handler(internal) RETURNS internal
+    LANGUAGE C AS 'MODULE_PATHNAME', 'etl_test_file_handler';
+
+CREATE FOREIGN DATA WRAPPER etl_test_file OPTIONS (etl_handler 'etl_test.file_handler');
