@@ -189,9 +189,9 @@ COMMENT ON TABLE etl.local_schema IS 'schemas of this database that hold a desti
 -- Kinds of destinations
 ----------------------------------------------------------------------------
 
-CREATE FUNCTION etl.webhook_handler() RETURNS internal
+CREATE FUNCTION etl.webhook_handler(internal) RETURNS internal
     LANGUAGE C AS 'MODULE_PATHNAME', 'etl_webhook_handler';
-COMMENT ON FUNCTION etl.webhook_handler() IS 'routine of kind webhook';
+COMMENT ON FUNCTION etl.webhook_handler(internal) IS 'routine of kind webhook';
 
 CREATE FUNCTION etl.webhook_validator(options text[], catalog oid) RETURNS void
     LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_webhook_validator';
@@ -201,9 +201,9 @@ CREATE FOREIGN DATA WRAPPER etl_webhook NO HANDLER
     VALIDATOR etl.webhook_validator OPTIONS (etl_handler 'etl.webhook_handler');
 COMMENT ON FOREIGN DATA WRAPPER etl_webhook IS 'destinations that receive events by HTTP';
 
-CREATE FUNCTION etl.null_handler() RETURNS internal
+CREATE FUNCTION etl.null_handler(internal) RETURNS internal
     LANGUAGE C AS 'MODULE_PATHNAME', 'etl_null_handler';
-COMMENT ON FUNCTION etl.null_handler() IS 'routine of kind null';
+COMMENT ON FUNCTION etl.null_handler(internal) IS 'routine of kind null';
 
 CREATE FUNCTION etl.null_validator(options text[], catalog oid) RETURNS void
     LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_null_validator';
@@ -444,7 +444,8 @@ WITH tables AS (
      WHERE pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE')
 ), lagging AS (
     SELECT b.*,
-           greatest(b.flushed - b.delivered_lsn, 0)::bigint AS lag_bytes,
+           CASE WHEN b.delivered_lsn IS NOT NULL
+                THEN greatest(b.flushed - b.delivered_lsn, 0) END::bigint AS lag_bytes,
            greatest(b.flushed - b.restart_lsn, 0)::bigint AS retained,
            CASE
                WHEN b.delivered_lsn >= b.flushed THEN interval '0'

@@ -6,7 +6,7 @@
  * A kind of destination (a warehouse, a lake, a webhook receiver) is one
  * const EtlDestinationRoutine, returned by a C function
  *
- *		CREATE FUNCTION s.f() RETURNS internal LANGUAGE C ...
+ *		CREATE FUNCTION s.f(internal) RETURNS internal LANGUAGE C ...
  *
  * that a foreign-data wrapper names in its option "etl_handler 's.f'".  Only
  * superusers can set options of wrappers.  The core never asks which kind it

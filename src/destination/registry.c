@@ -4,8 +4,8 @@
  *	  Kinds of destinations: finding a routine, validators of our wrappers.
  *
  * A kind is a foreign-data wrapper without handler whose option etl_handler
- * names a C function "schema.function() RETURNS internal" that returns a
- * const EtlDestinationRoutine.  The library of that function stays loaded for
+ * names a C function "schema.function(internal) RETURNS internal" that
+ * returns a const EtlDestinationRoutine.  The library of that function stays loaded for
  * the life of the process, so routines may be kept.
  *
  *-------------------------------------------------------------------------
@@ -103,6 +103,7 @@ static const EtlDestinationRoutine *
 call_handler(const char *handler)
 {
 	List	   *names = etl_qualified_name(handler);
+	Oid			argtypes[] = {INTERNALOID};
 	Oid			function;
 
 	if (list_length(names) != 2)
@@ -110,12 +111,12 @@ call_handler(const char *handler)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value for option \"%s\": \"%s\"", "etl_handler", handler),
 				 errhint("Name a function with its schema: schema.function.")));
-	function = LookupFuncName(names, 0, NULL, false);
+	function = LookupFuncName(names, 1, argtypes, false);
 	if (get_func_rettype(function) != INTERNALOID)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("function %s must return type %s", handler, "internal")));
-	return check_routine((const EtlDestinationRoutine *) DatumGetPointer(OidFunctionCall0(function)), handler);
+	return check_routine((const EtlDestinationRoutine *) DatumGetPointer(OidFunctionCall1(function, PointerGetDatum(NULL))), handler);
 }
 
 /* Value of option etl_handler among a wrapper's options, or NULL. */
@@ -191,9 +192,11 @@ etl_routine_list(void)
 static const EtlDestinationRoutine *
 own_routine(PGFunction handler)
 {
-	LOCAL_FCINFO(fcinfo, 0);
+	LOCAL_FCINFO(fcinfo, 1);
 
-	InitFunctionCallInfoData(*fcinfo, NULL, 0, InvalidOid, NULL, NULL);
+	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = PointerGetDatum(NULL);
+	fcinfo->args[0].isnull = false;
 	return (const EtlDestinationRoutine *) DatumGetPointer(handler(fcinfo));
 }
 
