@@ -23,7 +23,8 @@ CREATE FUNCTION rowbinary_version(epoch integer, lsn pg_lsn, ordinal bigint, sub
 CREATE FUNCTION json(value anyelement, flags text DEFAULT '') RETURNS text
     LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_test_json'
     SET DateStyle = 'ISO' SET IntervalStyle = 'iso_8601' SET TimeZone = 'UTC'
-    SET bytea_output = 'hex' SET extra_float_digits = 1 SET search_path = pg_catalog;
+    SET bytea_output = 'hex' SET extra_float_digits = 1 SET quote_all_identifiers = off
+    SET search_path = pg_catalog;
 
 -- with those of the session
 CREATE FUNCTION json_unpinned(value anyelement, flags text DEFAULT '') RETURNS text
