@@ -44,7 +44,7 @@
 #endif
 
 #define SLICE_BUSY		100		/* ms in one wait */
-#define SLICE_QUIET		200		/* ms, once nothing moved for QUIET_AFTER */
+#define SLICE_QUIET		250		/* ms, once nothing moved for QUIET_AFTER */
 #define QUIET_AFTER		1000	/* ms */
 
 static sigset_t blocked_signals;
@@ -261,24 +261,14 @@ elapsed_ms(instr_time since)
 	return (int) INSTR_TIME_GET_MILLISEC(now);
 }
 
-void
-etl_http_poll(EtlHttp *http, int timeout)
+/*
+ * Drive what is under way for at most "timeout" ms.  Returns early when a
+ * transfer ended, our latch is set or "stop" says so.
+ */
+static void
+drive(EtlHttp *http, int timeout, bool (*stop) (void))
 {
 	instr_time	start;
-
-	CHECK_FOR_INTERRUPTS();
-	if (http->active == 0)
-	{
-		/* a response that nobody has seen yet is a reason to return */
-		if (http->news)
-			timeout = 0;
-		http->news = false;
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Max(timeout, 0), PG_WAIT_EXTENSION);
-		CHECK_FOR_INTERRUPTS();
-		return;
-	}
 
 	INSTR_TIME_SET_CURRENT(start);
 	for (;;)
@@ -289,7 +279,7 @@ etl_http_poll(EtlHttp *http, int timeout)
 		perform(http);
 		CHECK_FOR_INTERRUPTS();
 		left = timeout - elapsed_ms(start);
-		if (http->news || left <= 0 || MyLatch->is_set)
+		if (http->news || left <= 0 || MyLatch->is_set || (stop && stop()))
 			break;
 
 		slice = elapsed_ms(http->moved) < QUIET_AFTER ? SLICE_BUSY : SLICE_QUIET;
@@ -300,6 +290,25 @@ etl_http_poll(EtlHttp *http, int timeout)
 			proc_exit(1);
 	}
 	http->news = false;
+}
+
+void
+etl_http_poll(EtlHttp *http, int timeout)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (http->active > 0)
+		drive(http, timeout, NULL);
+	else
+	{
+		/* a response that nobody has seen yet is a reason to return */
+		if (http->news)
+			timeout = 0;
+		http->news = false;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 Max(timeout, 0), PG_WAIT_EXTENSION);
+		CHECK_FOR_INTERRUPTS();
+	}
 }
 
 const EtlHttpResponse *
@@ -334,7 +343,7 @@ etl_http_perform(EtlHttp *http, const EtlHttpRequest *request,
 			end_transfer(t, CURLE_ABORTED_BY_CALLBACK);
 			break;
 		}
-		etl_http_poll(http, SLICE_QUIET);
+		drive(http, PG_INT32_MAX, stop);
 		if (MyLatch->is_set)
 		{
 			latch_was_set = true;

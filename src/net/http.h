@@ -101,7 +101,7 @@ extern EtlHttpTransfer *etl_http_start(EtlHttp *http, const EtlHttpRequest *requ
  * or our latch is set (the caller resets it); with nothing under way, wait for
  * the latch alone.  Serves interrupts in the caller's stack (an ERROR or FATAL
  * of CHECK_FOR_INTERRUPTS may pass through): at once when a signal comes, and
- * at least every 100 ms (200 ms once nothing has moved for a second).  Exits
+ * at least every 100 ms (250 ms once nothing has moved for a second).  Exits
  * the process when the postmaster died.
  */
 extern void etl_http_poll(EtlHttp *http, int timeout);
@@ -114,7 +114,7 @@ extern void etl_http_finish(EtlHttpTransfer *transfer);
 
 /*
  * One request to its end (start, poll until done).  "stop" may be NULL; it is
- * asked at least every 200 ms and ends the wait with FAILED.  The latch is
+ * asked at least every 250 ms and ends the wait with FAILED.  The latch is
  * reset in between and left set if it was set.  The response
  * lives until etl_http_finish(*transfer).
  */
