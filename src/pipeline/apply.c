@@ -125,6 +125,9 @@ make_slot(const char *name)
 		XLogRecPtr	point;
 
 		exit_if_stopped();
+
+		/* nothing may be handed over to a slot that is not there yet */
+		etl_ownership_decide(pipeline, InvalidXLogRecPtr);
 		if (!etl_slot_drop(name))
 		{
 			(void) etl_worker_wait(100);
@@ -213,6 +216,17 @@ refresh(void *arg)
 	etl_stream_refresh(((Apply *) arg)->stream);
 }
 
+/*
+ * Everything stored before tables_version was "version" has been read.  The
+ * value must be older than the bracket, whose snapshot decides what it saw.
+ */
+static void
+note_seen(Apply *apply, uint64 version)
+{
+	apply->tables_seen = version;
+	etl_ownership_seen(etl_worker_pipeline, version);
+}
+
 /* A bracket that met a user's lock is tried again: "later", not "never". */
 static void
 run_bracket(const char *name, void (*body) (void *), Apply *apply)
@@ -286,7 +300,7 @@ look_around(Apply *apply)
 		TimestampDifferenceExceeds(apply->refreshed, now, REFRESH_INTERVAL) &&
 		etl_bracket_try(ETL_BRACKET_DECODER, "reading state", refresh, apply))
 	{
-		apply->tables_seen = version;
+		note_seen(apply, version);
 		apply->refreshed = GetCurrentTimestamp();
 	}
 	if (TimestampDifferenceExceeds(apply->progress_time, now, PROGRESS_INTERVAL) ||
@@ -345,6 +359,7 @@ apply_body(void)
 {
 	Apply	   *apply = MemoryContextAllocZero(EtlWorkerContext, sizeof(Apply));
 	MemoryContext context;
+	uint64		version;
 
 	MemoryContextSwitchTo(EtlWorkerContext);
 	wait_for_writer(apply);
@@ -360,9 +375,10 @@ apply_body(void)
 
 	apply->stream = etl_stream_create_apply(apply->config, apply->queue);
 	etl_stream_set_idle(apply->stream, ring_full, apply);
-	apply->tables_seen = pg_atomic_read_u64(&etl_worker_pipeline->tables_version);
+	version = pg_atomic_read_u64(&etl_worker_pipeline->tables_version);
 	run_bracket("reading rules", load_rules, apply);
 	run_bracket("reading state", refresh, apply);
+	note_seen(apply, version);
 	etl_ownership_decide(etl_worker_pipeline, apply->confirmed);
 
 	MemoryContextSwitchTo(EtlWorkerContext);

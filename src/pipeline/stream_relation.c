@@ -421,7 +421,6 @@ wanted_tables(void)
 void
 etl_stream_refresh(EtlStream *stream)
 {
-	uint64		version = pg_atomic_read_u64(&etl_worker_pipeline->tables_version);
 	ListCell   *lc;
 
 	etl_rules_load_local_schemas();
@@ -452,5 +451,4 @@ etl_stream_refresh(EtlStream *stream)
 			MemoryContextSwitchTo(caller);
 		}
 	}
-	etl_ownership_seen(etl_worker_pipeline, version);
 }
