@@ -138,10 +138,23 @@ type_callback(Datum arg, int cacheid, uint32 hashvalue)
 		make_all_stale(callback_stream, true);
 }
 
+/* A stream may go before its process does (sync, when the pair is new). */
+static void
+forget_stream(void *arg)
+{
+	if (callback_stream == arg)
+		callback_stream = NULL;
+}
+
 void
 etl_stream_register_callbacks(EtlStream *stream)
 {
 	static bool registered = false;
+	MemoryContextCallback *forget = MemoryContextAllocZero(stream->context, sizeof(*forget));
+
+	forget->func = forget_stream;
+	forget->arg = stream;
+	MemoryContextRegisterResetCallback(stream->context, forget);
 
 	callback_stream = stream;
 	if (registered)
