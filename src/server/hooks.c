@@ -132,28 +132,24 @@ may_run_on(Oid database, const Node *statement)
 	return is_template;
 }
 
-/* The database to be released for this command, or InvalidOid. */
-static Oid
-database_to_release(const Node *statement)
+/* Release the database that this command needs, if any. */
+static void
+release_for(const Node *statement)
 {
-	const char *name;
+	const char *name = exclusive_database(statement);
 	Oid			database;
 
-	if (etl_shared == NULL)
-		return InvalidOid;
-	name = exclusive_database(statement);
-	if (name == NULL)
-		return InvalidOid;
+	if (name == NULL || etl_shared == NULL)
+		return;
 
 	/* most of these fail at once in a transaction block */
 	if (!IsA(statement, RenameStmt) && IsTransactionBlock())
-		return InvalidOid;
+		return;
 
 	database = get_database_oid(name, true);
-	if (!OidIsValid(database) || database == MyDatabaseId ||
-		!may_run_on(database, statement))
-		return InvalidOid;
-	return database;
+	if (OidIsValid(database) && database != MyDatabaseId &&
+		may_run_on(database, statement))
+		etl_release_database(database);
 }
 
 /* ----------
@@ -303,12 +299,10 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	ProcessUtility_hook_type next =
 	prev_process_utility ? prev_process_utility : standard_ProcessUtility;
 	bool		dropping_database = IsA(pstmt->utilityStmt, DropdbStmt);
-	Oid			database = database_to_release(pstmt->utilityStmt);
 
 	PG_TRY();
 	{
-		if (OidIsValid(database))
-			etl_release_database(database);
+		release_for(pstmt->utilityStmt);
 		next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 		if (dropped_servers != NIL)
 			check_dropped_servers();
@@ -316,14 +310,12 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	PG_CATCH();
 	{
 		dropped_servers = NIL;
-		if (OidIsValid(database))
-			etl_release_take_back(false);
+		etl_release_take_back(false);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 
-	if (OidIsValid(database))
-		etl_release_take_back(dropping_database);
+	etl_release_take_back(dropping_database);
 }
 
 void
