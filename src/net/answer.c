@@ -22,6 +22,8 @@
 
 #define RETRY_AFTER_MAX 3600000 /* ms */
 
+static const char *header_value(const EtlHttpResponse *response, const char *name);
+
 /*
  * End a transfer without an answer.  CurrentMemoryContext is the transfer's.
  */
@@ -49,6 +51,7 @@ etl_answer_fail(EtlHttpTransfer *t, EtlHttpOutcome outcome, int sqlstate,
 	t->response.outcome = outcome;
 	t->response.sqlstate = sqlstate;
 	t->response.error = buf.data;
+	t->response.header = header_value;
 	t->response.retry_after = -1;
 	if (t->response.body == NULL)
 	{
