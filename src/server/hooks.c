@@ -132,8 +132,11 @@ may_run_on(Oid database, const Node *statement)
 	return is_template;
 }
 
-/* Release the database that this command needs, if any. */
-static void
+/*
+ * Release the database that this command needs, if any.  Kept out of line:
+ * inlined, its variables would be the caller's, across its PG_TRY.
+ */
+static pg_noinline void
 release_for(const Node *statement)
 {
 	const char *name = exclusive_database(statement);
