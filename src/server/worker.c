@@ -344,7 +344,9 @@ etl_worker_exit(int code)
 			etl_worker_pipeline->wanted = false;
 		LWLockRelease(&etl_shared->lock);
 	}
-	proc_exit(code);
+
+	/* the postmaster logs every other code; an ordered end is no news */
+	proc_exit(told_to_stop ? ETL_EXIT_DONE : code);
 }
 
 /*
