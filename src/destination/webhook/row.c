@@ -80,6 +80,8 @@ webhook_codec_create(const EtlShape *shape, const EtlTarget *target, const EtlOp
 	}
 	qsort(codec->keys, codec->nkeys, sizeof(WebhookColumn *), compare_keys);
 
+	initStringInfo(&codec->copy_id);
+	initStringInfo(&codec->copy_end);
 	initStringInfo(&codec->key);
 	initStringInfo(&codec->other_key);
 	initStringInfo(&codec->missing);
@@ -237,6 +239,37 @@ put_missing(EtlCodec *codec, StringInfo out)
 	appendStringInfoChar(out, ']');
 }
 
+/* What the ids and the ends of all rows of a copy share. */
+static void
+start_copy(EtlCodec *codec, const EtlChange *change)
+{
+	codec->copy = change->copy;
+	resetStringInfo(&codec->copy_id);
+	appendStringInfo(&codec->copy_id, "%u/copy/%u/%u/", (unsigned) change->origin->epoch,
+					 codec->shape->relid, change->copy);
+	resetStringInfo(&codec->copy_end);
+	appendStringInfo(&codec->copy_end, ",\"copy\":%u", change->copy);
+}
+
+/* The event's id; "sequence" is that of a change in the stream. */
+static void
+make_id(EtlCodec *codec, const EtlChange *change, const char *sequence, char *id)
+{
+	if (change->origin->phase == ETL_PHASE_COPY)
+	{
+		if (codec->copy_id.len == 0 || codec->copy != change->copy)
+			start_copy(codec, change);
+		memcpy(id, codec->copy_id.data, codec->copy_id.len);
+		*webhook_hex(id + codec->copy_id.len, change->row) = '\0';
+	}
+	else
+	{
+		id += pg_ultoa_n(change->origin->epoch, id);
+		*id++ = '/';
+		strcpy(id, sequence);
+	}
+}
+
 /* Everything up to and with the table. */
 static void
 put_head(EtlCodec *codec, const EtlChange *change, const char *event, bool key_from_old, StringInfo out)
@@ -247,24 +280,8 @@ put_head(EtlCodec *codec, const EtlChange *change, const char *event, bool key_f
 	char		sequence[40];
 	char		id[WEBHOOK_ID_LEN];
 
-	if (copied)
-	{
-		char		row[20];
-
-		*webhook_hex(row, change->row) = '\0';
-		webhook_sequence(sequence, origin->commit_lsn, 0);
-		snprintf(id, sizeof(id), "%u/copy/%u/%u/%s", (unsigned) origin->epoch,
-				 codec->shape->relid, change->copy, row);
-	}
-	else
-	{
-		char	   *p = id;
-
-		webhook_sequence(sequence, origin->commit_lsn, change->position.ordinal);
-		p += pg_ultoa_n(origin->epoch, p);
-		*p++ = '/';
-		strcpy(p, sequence);
-	}
+	webhook_sequence(sequence, origin->commit_lsn, copied ? 0 : change->position.ordinal);
+	make_id(codec, change, sequence, id);
 
 	if (codec->format == WEBHOOK_CLOUDEVENTS)
 	{
@@ -341,7 +358,7 @@ webhook_encode_row(EtlCodec *codec, const EtlChange *change, StringInfo out, Etl
 	}
 
 	if (change->origin->phase == ETL_PHASE_COPY)
-		appendStringInfo(out, ",\"copy\":%u", change->copy);
+		appendBinaryStringInfo(out, codec->copy_end.data, codec->copy_end.len);
 	appendStringInfoChar(out, '}');
 	if (codec->format == WEBHOOK_CLOUDEVENTS)
 		appendStringInfoChar(out, '}');

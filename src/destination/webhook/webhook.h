@@ -122,6 +122,11 @@ struct EtlCodec
 	int			nkeys;
 	WebhookColumn **keys;		/* by place in the key */
 
+	/* of the copy that the last row was of */
+	uint32		copy;
+	StringInfoData copy_id;		/* <epoch>/copy/<oid>/<copy>/ */
+	StringInfoData copy_end;	/* ,"copy":<copy> */
+
 	/* used by one encode call at a time */
 	StringInfoData key;
 	StringInfoData other_key;
