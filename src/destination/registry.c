@@ -105,6 +105,7 @@ call_handler(const char *handler)
 	List	   *names = etl_qualified_name(handler);
 	Oid			argtypes[] = {INTERNALOID};
 	Oid			function;
+	Datum		result;
 
 	if (list_length(names) != 2)
 		ereport(ERROR,
@@ -116,7 +117,9 @@ call_handler(const char *handler)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("function %s must return type %s", handler, "internal")));
-	return check_routine((const EtlDestinationRoutine *) DatumGetPointer(OidFunctionCall1(function, PointerGetDatum(NULL))), handler);
+	result = OidFunctionCall1(function, PointerGetDatum(NULL));
+	return check_routine((const EtlDestinationRoutine *) DatumGetPointer(result),
+						 handler);
 }
 
 /* Value of option etl_handler among a wrapper's options, or NULL. */
