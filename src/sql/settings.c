@@ -66,7 +66,7 @@ put_option(ReturnSetInfo *rsinfo, const char *scope, const EtlOptionDef *def,
 
 	set_text(values, nulls, 0, scope);
 	set_text(values, nulls, 1, def->name);
-	set_text(values, nulls, 2, etl_option_text(options, def->name));
+	set_text(values, nulls, 2, (def->flags & ETL_OPTION_SECRET) == 0 ? etl_option_text(options, def->name) : NULL);
 	set_text(values, nulls, 3, etl_option_unit(def));
 	set_text(values, nulls, 4, etl_option_source_name(etl_option_source(options, def->name)));
 	set_text(values, nulls, 5, etl_option_text(defaults, def->name));
