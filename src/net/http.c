@@ -352,6 +352,7 @@ etl_http_perform(EtlHttp *http, const EtlHttpRequest *request,
 	}
 	if (latch_was_set)
 		SetLatch(MyLatch);
+	http->news = true;			/* others may have ended meanwhile */
 	return &t->response;
 }
 

@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * stall.c
- *	  A name server that does not answer, for the tests.
+ *	  A name server as the tests need it.
  *
  * Preloaded into a server process (LD_PRELOAD), it lets getaddrinfo() sleep
  * for names that begin with "stall", as long as ETL_STALL says in seconds
- * (default one hour), and then fail.  Other names are resolved as ever.
+ * (default one hour), and then fail.  A name "at-127-0-0-1.example" has the
+ * address it says.  Other names are resolved as ever.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,6 +35,19 @@ getaddrinfo(const char *node, const char *service,
 		while (nanosleep(&left, &left) != 0)
 			;
 		return EAI_AGAIN;
+	}
+	if (node && strncmp(node, "at-", 3) == 0)
+	{
+		char		address[64] = "";
+
+		strncat(address, node + 3, sizeof(address) - 1);
+		address[strcspn(address, ".")] = '\0';
+		for (char *p = address; *p; p++)
+		{
+			if (*p == '-')
+				*p = '.';
+		}
+		return real(address, service, hints, res);
 	}
 	return real(node, service, hints, res);
 }
