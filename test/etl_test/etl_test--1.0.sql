@@ -46,6 +46,11 @@ CREATE FUNCTION json_seconds(query text, rounds integer) RETURNS double precisio
 -- A kind of destination inside this database
 ----------------------------------------------------------------------------
 
+CREATE TABLE local_table (
+    relid      oid PRIMARY KEY,
+    generation integer NOT NULL     -- the published one
+);
+
 CREATE TABLE local_row (
     relid      oid,
     generation integer,

@@ -106,13 +106,49 @@ write_row(const EtlTable *table, const char *row, uint32 len)
 	pfree(values.data);
 }
 
+/* An event of a truncate is the OIDs of its tables. */
+static void
+local_encode_truncate(const EtlOptions *options, const EtlOrigin *origin, uint64 ordinal,
+					  int nshapes, const EtlShape *const *shapes, bool cascade,
+					  bool restart_identity, StringInfo out)
+{
+	for (int i = 0; i < nshapes; i++)
+		appendBinaryStringInfo(out, (const char *) &shapes[i]->relid, sizeof(Oid));
+}
+
+/* Empty the published generation of each table; SPI is connected. */
+static void
+truncate_tables(const char *data, uint32 len)
+{
+	for (uint32 at = 0; at < len; at += sizeof(Oid))
+	{
+		Oid			types[] = {OIDOID};
+		Oid			relid;
+		Datum		args[1];
+
+		memcpy(&relid, data + at, sizeof(relid));
+		args[0] = ObjectIdGetDatum(relid);
+		if (SPI_execute_with_args("DELETE FROM etl_test.local_row USING etl_test.local_table"
+								  " WHERE local_row.relid = $1 AND local_table.relid = $1"
+								  " AND local_row.generation = local_table.generation",
+								  1, types, args, NULL, false, 0) != SPI_OK_DELETE)
+			elog(ERROR, "could not delete from etl_test.local_row");
+	}
+}
+
 static void
 local_apply(EtlConnection *connection, EtlBatch *batch)
 {
 	SPI_connect();
 	for (int i = 0; i < batch->nitems; i++)
-		if (!(batch->items[i].flags & ETL_ITEM_EVENT))
-			write_row(batch->table, batch->items[i].data, batch->items[i].len);
+	{
+		const EtlItem *item = &batch->items[i];
+
+		if (!(item->flags & ETL_ITEM_EVENT))
+			write_row(batch->table, item->data, item->len);
+		else if (item->op == ETL_TRUNCATE)
+			truncate_tables(item->data, item->len);
+	}
 	SPI_finish();
 }
 
@@ -229,6 +265,8 @@ static void
 local_publish_generation(EtlConnection *connection, EtlTable *table, EtlResult *result)
 {
 	execute(table, "DELETE FROM etl_test.local_row WHERE relid = $1 AND generation < $2", result);
+	execute(table, "INSERT INTO etl_test.local_table VALUES ($1, $2)"
+			" ON CONFLICT (relid) DO UPDATE SET generation = excluded.generation", result);
 }
 
 static void
@@ -256,6 +294,7 @@ static const EtlDestinationRoutine local_routine = {
 	.options = local_options,
 	.codec_create = row_codec_create,
 	.encode_row = row_encode,
+	.encode_truncate = local_encode_truncate,
 	.extract = row_extract,
 	.splice = row_splice,
 	.open = local_open,
