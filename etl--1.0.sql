@@ -283,9 +283,9 @@ COMMENT ON FUNCTION etl.build_info() IS 'versions of the library and of what it 
 -- may call these; they show what the views would show.
 ----------------------------------------------------------------------------
 
-CREATE FUNCTION etl.shared_server(OUT preloaded boolean, OUT launcher_pid integer)
+CREATE FUNCTION etl.shared_server(OUT preloaded boolean, OUT launcher_pid integer, OUT pipelines_full boolean)
     LANGUAGE C VOLATILE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'etl_shared_server';
-COMMENT ON FUNCTION etl.shared_server() IS 'internal: is the launcher running';
+COMMENT ON FUNCTION etl.shared_server() IS 'internal: is the launcher running, has shared memory room';
 
 CREATE FUNCTION etl.shared_pipelines()
     RETURNS TABLE (pipeline_id bigint, state text, waiting_for text, wanted boolean,
@@ -389,7 +389,7 @@ WITH tables AS (
      CROSS JOIN LATERAL (SELECT coalesce(m.state, t.state) AS state) s
      GROUP BY t.pipeline_id
 ), server AS (
-    SELECT sh.preloaded, sh.launcher_pid,
+    SELECT sh.preloaded, sh.launcher_pid, sh.pipelines_full,
            CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                 ELSE pg_catalog.pg_current_wal_flush_lsn() END AS flushed,
            pg_catalog.clock_timestamp() AS now
@@ -406,8 +406,10 @@ WITH tables AS (
                WHEN i.enabled IS NOT TRUE OR sv.launcher_pid IS NULL
                     OR pg_catalog.current_setting('etl.enabled', true) = 'off' THEN 'stopped'
                WHEN s.failed_sqlstate IS NOT NULL AND s.start_done >= i.start_requests THEN 'failed'
+               WHEN m.pipeline_id IS NULL AND sv.pipelines_full THEN 'waiting'
                ELSE 'starting'
            END AS state,
+           m.pipeline_id IS NULL AND sv.pipelines_full AS no_room,
            m.waiting_for, m.apply_pid, m.writer_pid, m.endpoint_trouble, m.last_progress, m.oldest_undelivered,
            sv.preloaded, sv.launcher_pid, sv.flushed, sv.now,
            s.slot_name,
@@ -495,7 +497,7 @@ SELECT j.name AS pipeline,
        j.unhealthy IS NULL AS healthy,
        coalesce(j.unhealthy,
                 CASE WHEN j.next_retry_time IS NOT NULL THEN j.last_error END) AS problem,
-       j.waiting_for,
+       CASE WHEN j.state = 'waiting' AND j.no_room THEN 'etl.max_pipelines' ELSE j.waiting_for END AS waiting_for,
        j.apply_pid AS pid,
        j.writer_pid,
        j.slot_name,
@@ -632,7 +634,7 @@ SELECT m.name,
     ('etl_table_changes_total', '{"operation": "truncate"}', t.truncates, 'counter',
      'Changes of the table that were delivered.')
  ) m (name, labels, value, type, help)
- WHERE m.value IS NOT NULL;
+ WHERE m.value IS NOT NULL AND t.state NOT IN ('excluded', 'dropped');
 
 COMMENT ON VIEW etl.status IS 'one line a pipeline';
 COMMENT ON VIEW etl.pipeline_status IS 'everything about each pipeline';

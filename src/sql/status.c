@@ -287,24 +287,30 @@ etl_shared_tables(PG_FUNCTION_ARGS)
 }
 
 /*
- * etl.shared_server(): is somebody there who acts on requests?
+ * etl.shared_server(): is somebody there who acts on requests, and is there
+ * room for another pipeline?
  */
 Datum
 etl_shared_server(PG_FUNCTION_ARGS)
 {
 	TupleDesc	desc;
-	Datum		values[2];
-	bool		nulls[2] = {false, true};
+	Datum		values[3];
+	bool		nulls[3] = {false, true, false};
+	bool		full = false;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	values[0] = BoolGetDatum(etl_shared != NULL);
 	if (etl_shared != NULL)
 	{
+		full = true;
 		LWLockAcquire(&etl_shared->lock, LW_SHARED);
 		values[1] = Int32GetDatum(etl_shared->launcher_pid);
 		nulls[1] = etl_shared->launcher == NULL;
+		for (int i = 0; i < etl_shared->npipelines; i++)
+			full = full && etl_shared->pipelines[i].in_use;
 		LWLockRelease(&etl_shared->lock);
 	}
+	values[2] = BoolGetDatum(full);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
