@@ -402,6 +402,8 @@ etl_shmem_find_table(EtlPipelineShared *pipeline, Oid relid)
 {
 	EtlTableSlot *slot;
 
+	Assert(!LWLockHeldByMe(&pipeline->lock));	/* the order of locks */
+
 	LWLockAcquire(&etl_shared->lock, LW_SHARED);
 	slot = find_table_locked(etl_shmem_pipeline_index(pipeline), relid);
 	LWLockRelease(&etl_shared->lock);
@@ -510,6 +512,8 @@ etl_shmem_wake_pipeline_locked(EtlPipelineShared *pipeline)
 void
 etl_shmem_wake_pipeline(EtlPipelineShared *pipeline)
 {
+	Assert(!LWLockHeldByMe(&pipeline->lock));	/* the order of locks */
+
 	LWLockAcquire(&etl_shared->lock, LW_SHARED);
 	etl_shmem_wake_pipeline_locked(pipeline);
 	LWLockRelease(&etl_shared->lock);
