@@ -376,8 +376,11 @@ etl_option_source(const EtlOptions *options, const char *name)
 		return ETL_SOURCE_DEFAULT;
 	if (value->text != NULL)
 		return value->source;
-	if (is_number(value->def))
-		(void) unset_number(options, value->def, &number, &source);
+	/* a setting at its default says no more than the definition does */
+	if (is_number(value->def) &&
+		unset_number(options, value->def, &number, &source) && source == ETL_SOURCE_SETTING &&
+		value->def->default_value != NULL && number == strtoll(value->def->default_value, NULL, 10))
+		source = ETL_SOURCE_DEFAULT;
 	return source;
 }
 
