@@ -102,6 +102,9 @@ extern void etl_sender_hurry(EtlSender *sender, bool hurry);
 
 extern bool etl_sender_idle(EtlSender *sender); /* nothing open, sealed or in flight */
 
+/* Idle but for a "begin" without rows; when halted: nothing is under way. */
+extern bool etl_sender_quiet(EtlSender *sender);
+
 /* Start nothing any more; transfers under way go on (etl_sender_in_flight()). */
 extern void etl_sender_halt(EtlSender *sender);
 extern int	etl_sender_in_flight(EtlSender *sender);

@@ -394,6 +394,25 @@ etl_sender_idle(EtlSender *sender)
 	return dlist_is_empty(&sender->active);
 }
 
+bool
+etl_sender_quiet(EtlSender *sender)
+{
+	dlist_iter	iter;
+
+	if (sender->in_flight > 0)
+		return false;
+	if (sender->halted)
+		return true;
+	dlist_foreach(iter, &sender->active)
+	{
+		EtlLane    *lane = dlist_container(EtlLane, node, iter.cur);
+
+		if (first_unit(lane) || worth_sealing(lane))
+			return false;
+	}
+	return true;
+}
+
 void
 etl_sender_halt(EtlSender *sender)
 {

@@ -265,6 +265,17 @@ etl_store_init(int64 pipeline_id, Oid relid, EtlCopyReason reason, bool beside)
 }
 
 void
+etl_store_disown(int64 pipeline_id, Oid relid)
+{
+	Params		params = {0};
+
+	param_int8(&params, pipeline_id);
+	param_oid(&params, relid);
+	run("UPDATE etl.table_state SET owned_generation = 0, owned_from = NULL"
+		" WHERE pipeline_id = $1 AND relid = $2", &params);
+}
+
+void
 etl_store_handover(int64 pipeline_id, Oid relid, uint32 generation, XLogRecPtr owned_from,
 				   uint64 shape_hash, int64 resync, int64 retry)
 {

@@ -80,6 +80,9 @@ extern void etl_store_state(int64 pipeline_id, Oid relid, EtlTableState state);
  */
 extern void etl_store_init(int64 pipeline_id, Oid relid, EtlCopyReason reason, bool beside);
 
+/* Nothing goes to the generation that was handed over; the state stays. */
+extern void etl_store_disown(int64 pipeline_id, Oid relid);
+
 /* Back to "state" after on_error = stop; its error is cleared. */
 extern void etl_store_resume(int64 pipeline_id, Oid relid, EtlTableState state, int64 retry_done);
 

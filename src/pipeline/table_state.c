@@ -99,6 +99,16 @@ etl_table_state_renew(EtlPipelineShared *pipeline, EtlTableSlot *slot,
 	return moved;
 }
 
+void
+etl_table_state_disown(EtlPipelineShared *pipeline, EtlTableSlot *slot, uint32 number)
+{
+	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
+	if (slot->owned[0].generation == number)
+		disown(slot);
+	LWLockRelease(&pipeline->lock);
+	changed(pipeline);
+}
+
 bool
 etl_table_state_park(EtlPipelineShared *pipeline, EtlTableSlot *slot,
 					 EtlRecovery recovery, int sqlstate, XLogRecPtr lsn, uint64 ordinal)

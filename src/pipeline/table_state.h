@@ -29,6 +29,9 @@ extern bool etl_table_state_move(EtlTableSlot *slot, EtlTableState to);
 extern bool etl_table_state_renew(EtlPipelineShared *pipeline, EtlTableSlot *slot,
 								  EtlCopyReason reason, bool beside);
 
+/* No change goes to generation "number" any more; the state stays. */
+extern void etl_table_state_disown(EtlPipelineShared *pipeline, EtlTableSlot *slot, uint32 number);
+
 /* Set aside.  With ETL_RECOVERY_RESUME what was handed over stays in force. */
 extern bool etl_table_state_park(EtlPipelineShared *pipeline, EtlTableSlot *slot,
 								 EtlRecovery recovery, int sqlstate,

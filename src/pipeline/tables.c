@@ -1,0 +1,880 @@
+/*-------------------------------------------------------------------------
+ *
+ * tables.c
+ *	  Generations of tables, and what becomes of tables.
+ *
+ * Items refer to a generation of a table, not to the table: what is left of
+ * a parked or replaced generation in rings and batches is skipped, while a
+ * new generation of the same table is already delivered.
+ *
+ * A change of a table's state goes into shared memory at once, so that apply
+ * and sync workers act on it, and into the list of things to store.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "pipeline/ownership.h"
+#include "pipeline/table_state.h"
+#include "pipeline/writer.h"
+#include "server/worker.h"
+
+#define GENERATION_KEY(slot, generation) \
+	(((uint64) (slot) << 32) | (generation))
+
+typedef struct GenerationEntry
+{
+	uint64		key;
+	EtlGeneration *generation;
+} GenerationEntry;
+
+void
+etl_writer_init_tables(EtlWriter *writer)
+{
+	HASHCTL		control;
+
+	memset(&control, 0, sizeof(control));
+	control.keysize = sizeof(uint64);
+	control.entrysize = sizeof(GenerationEntry);
+	control.hcxt = EtlWorkerContext;
+	writer->generation_hash = hash_create("etl generations", 256, &control,
+										  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	writer->allocated_generations = 64;
+	writer->generations = MemoryContextAlloc(EtlWorkerContext,
+											 sizeof(EtlGeneration *) * 64);
+	writer->tracked = MemoryContextAllocZero(EtlWorkerContext,
+											 sizeof(EtlTracked *) * etl_shared->ntables);
+}
+
+/* ----------
+ * Generations
+ * ----------
+ */
+
+static EtlGeneration *
+make_generation(EtlWriter *writer, GenerationEntry *entry, EtlTracked *tracked,
+				uint32 number)
+{
+	EtlGeneration *generation = MemoryContextAllocZero(EtlWorkerContext,
+													   sizeof(EtlGeneration));
+	EtlOptions *options = etl_config_table_options(writer->config, tracked->schema_name,
+												   tracked->table_name);
+
+	generation->key = entry->key;
+	generation->slot = tracked->slot;
+	generation->generation = number;
+	generation->relid = tracked->relid;
+	generation->on_error = etl_config_on_error(options);
+	generation->table = MemoryContextAllocZero(EtlWorkerContext, sizeof(EtlTable));
+	generation->table->relid = tracked->relid;
+	generation->table->options = options;
+	generation->table->generation = number;
+
+	if (writer->ngenerations == writer->allocated_generations)
+	{
+		writer->allocated_generations *= 2;
+		writer->generations = repalloc(writer->generations,
+									   sizeof(EtlGeneration *) * writer->allocated_generations);
+	}
+	generation->index = writer->ngenerations;
+	writer->generations[writer->ngenerations++] = generation;
+	entry->generation = generation;
+	return generation;
+}
+
+/*
+ * The generation that a record is about, number 0 for the one that apply
+ * delivers to now.  NULL when the table slot is not ours (any more).
+ */
+EtlGeneration *
+etl_writer_generation(EtlWriter *writer, uint32 slot, uint32 number)
+{
+	EtlTracked *tracked;
+	GenerationEntry *entry;
+	uint64		key;
+	bool		found;
+
+	if (number == 0 && slot < etl_shared->ntables)
+		number = etl_shared->tables[slot].owned[0].generation;
+	key = GENERATION_KEY(slot, number);
+	if (writer->last && writer->last->key == key)
+		return writer->last;
+	if (slot >= etl_shared->ntables || writer->tracked[slot] == NULL)
+		return NULL;
+	tracked = writer->tracked[slot];
+
+	entry = hash_search(writer->generation_hash, &key, HASH_ENTER, &found);
+	if (!found || entry->generation->relid != tracked->relid)
+		make_generation(writer, entry, tracked, number);
+	writer->last = entry->generation;
+	return entry->generation;
+}
+
+/* Rows of this generation have another shape from here on. */
+void
+etl_writer_set_shape(EtlWriter *writer, EtlGeneration *generation, EtlShape *shape)
+{
+	EtlTable   *table = MemoryContextAlloc(EtlWorkerContext, sizeof(EtlTable));
+
+	/* batches that are not sent yet keep the old one */
+	*table = *generation->table;
+	table->shape = shape;
+	generation->shape = shape;
+	generation->table = table;
+}
+
+/* Nothing of any generation of this table is delivered any more. */
+void
+etl_writer_give_up(EtlWriter *writer, uint32 slot)
+{
+	for (int i = 0; i < writer->ngenerations; i++)
+	{
+		if (writer->generations[i]->slot == slot)
+			writer->generations[i]->out = true;
+	}
+}
+
+/* ----------
+ * Tracked tables
+ * ----------
+ */
+
+EtlTracked *
+etl_writer_track(EtlWriter *writer, EtlTableSlot *slot,
+				 const char *schema_name, const char *table_name)
+{
+	uint32		index = etl_shmem_table_index(slot);
+	EtlTracked *tracked = writer->tracked[index];
+
+	if (tracked == NULL || tracked->relid != slot->relid)
+	{
+		tracked = MemoryContextAllocZero(EtlWorkerContext, sizeof(EtlTracked));
+		tracked->relid = slot->relid;
+		tracked->slot = index;
+		writer->tracked[index] = tracked;
+		writer->last = NULL;
+	}
+	tracked->schema_name = MemoryContextStrdup(EtlWorkerContext, schema_name);
+	tracked->table_name = MemoryContextStrdup(EtlWorkerContext, table_name);
+	return tracked;
+}
+
+static void
+changed(EtlWriter *writer)
+{
+	pg_atomic_fetch_add_u64(&writer->pipeline->tables_version, 1);
+	etl_shmem_wake_pipeline(writer->pipeline);
+	writer->scan = true;
+	writer->schedule_wanted = true;
+}
+
+/* ----------
+ * Rules: tables come and go
+ * ----------
+ */
+
+static const char *const filtered_message = "row filters are not supported yet";
+static const char *const via_root_message = "publish_via_partition_root is not supported yet";
+
+static const char *
+unsupported(const EtlRule *rule)
+{
+	return rule->filtered ? filtered_message : rule->via_root ? via_root_message : NULL;
+}
+
+static void
+store_rules(EtlWriter *writer, EtlPending *pending)
+{
+	int64		id = writer->config->id;
+	ListCell   *lc;
+
+	etl_store_rules(id, pending->rules);
+	foreach(lc, pending->rules)
+	{
+		EtlRule    *rule = lfirst(lc);
+		EtlTableSlot *slot = etl_shmem_find_table(writer->pipeline, rule->relid);
+		bool		tracked = slot && writer->tracked[etl_shmem_table_index(slot)];
+
+		if (!rule->published)
+		{
+			if (rule->dropped)
+				etl_store_state(id, rule->relid, ETL_TABLE_DROPPED);
+			else
+				etl_store_delete_table(id, rule->relid);
+			continue;
+		}
+
+		/* on_new_table = ignore: the publication's first tables are not new */
+		if (!tracked && !writer->config->sync_new_tables && rule->from_lsn != 0)
+			continue;
+		etl_store_insert_table(id, rule, rule->excluded ? ETL_TABLE_EXCLUDED : ETL_TABLE_INIT);
+		if (unsupported(rule) && !rule->excluded)
+			etl_store_park(id, rule->relid, ETL_RECOVERY_RETRY, ERRCODE_FEATURE_NOT_SUPPORTED,
+						   unsupported(rule), NULL, rule->from_lsn, 0);
+	}
+}
+
+static void
+release_table(EtlWriter *writer, EtlTableSlot *slot)
+{
+	uint32		index = etl_shmem_table_index(slot);
+
+	(void) etl_table_state_set(writer->pipeline, slot, ETL_TABLE_DROPPED);
+	if (slot->sync >= 0)
+		return;					/* its sync worker finds out and ends */
+	etl_shmem_free_table(slot);
+	writer->tracked[index] = NULL;
+	writer->last = NULL;
+}
+
+/* A table is published: make it known, or take in what changed. */
+static void
+admit_table(EtlWriter *writer, const EtlRule *rule)
+{
+	EtlTableSlot *slot = etl_shmem_find_table(writer->pipeline, rule->relid);
+	bool		is_new = slot == NULL || writer->tracked[etl_shmem_table_index(slot)] == NULL;
+	EtlTracked *tracked;
+
+	if (is_new && ((!writer->config->sync_new_tables && rule->from_lsn != 0) ||
+				   rule->excluded))
+		return;
+	if (is_new)
+		slot = etl_shmem_get_table(writer->pipeline, rule->relid);
+	if (slot == NULL)
+	{
+		writer->tables_full = true;
+		return;
+	}
+
+	tracked = etl_writer_track(writer, slot, rule->schema_name, rule->table_name);
+	if (is_new)
+	{
+		LWLockAcquire(&writer->pipeline->lock, LW_EXCLUSIVE);
+		slot->state = ETL_TABLE_INIT;
+		slot->reason = ETL_COPY_INITIAL;
+		slot->sync = -1;
+		LWLockRelease(&writer->pipeline->lock);
+		tracked->stored = ETL_TABLE_INIT;
+	}
+	if (rule->excluded)
+	{
+		(void) etl_table_state_set(writer->pipeline, slot, ETL_TABLE_EXCLUDED);
+		tracked->stored = ETL_TABLE_EXCLUDED;
+	}
+	else if (unsupported(rule))
+	{
+		(void) etl_table_state_park(writer->pipeline, slot, ETL_RECOVERY_RETRY,
+									ERRCODE_FEATURE_NOT_SUPPORTED, rule->from_lsn, 0);
+		tracked->stored = ETL_TABLE_ERRORED;
+	}
+	else if (slot->state == ETL_TABLE_EXCLUDED || slot->state == ETL_TABLE_DROPPED)
+	{
+		(void) etl_table_state_renew(writer->pipeline, slot, ETL_COPY_INITIAL, false);
+		tracked->stored = ETL_TABLE_INIT;
+	}
+}
+
+static void
+rules_stored(EtlWriter *writer, EtlPending *pending)
+{
+	ListCell   *lc;
+
+	foreach(lc, pending->rules)
+	{
+		EtlRule    *rule = lfirst(lc);
+
+		if (rule->published)
+			admit_table(writer, rule);
+		else
+		{
+			EtlTableSlot *slot = etl_shmem_find_table(writer->pipeline, rule->relid);
+
+			if (slot)
+				release_table(writer, slot);
+		}
+	}
+	changed(writer);
+}
+
+void
+etl_writer_rules(EtlWriter *writer, EtlIntake *intake, uint64 position, List *rules)
+{
+	EtlPending *pending = etl_pending_new(writer, store_rules, intake, position);
+
+	pending->stored = rules_stored;
+	pending->rules = rules;
+}
+
+/* ----------
+ * Trouble
+ * ----------
+ */
+
+static void
+store_park(EtlWriter *writer, EtlPending *pending)
+{
+	etl_store_park(writer->config->id, pending->relid, pending->recovery, pending->sqlstate,
+				   pending->message, pending->hint, pending->lsn, pending->number);
+}
+
+static void
+park(EtlWriter *writer, EtlGeneration *generation, EtlRecovery recovery,
+	 EtlIntake *intake, uint64 position, int sqlstate, const char *message,
+	 const char *hint, XLogRecPtr lsn, uint64 ordinal)
+{
+	EtlTableSlot *slot = &etl_shared->tables[generation->slot];
+	EtlPending *pending;
+
+	if (slot->relid == generation->relid)
+		(void) etl_table_state_park(writer->pipeline, slot, recovery, sqlstate, lsn, ordinal);
+	if (writer->tracked[generation->slot])
+		writer->tracked[generation->slot]->stored = ETL_TABLE_ERRORED;
+
+	pending = etl_pending_new(writer, store_park, intake, position);
+	pending->relid = generation->relid;
+	pending->recovery = recovery;
+	pending->sqlstate = sqlstate;
+	pending->message = etl_pending_text(writer, message && message[0] ? message : "unknown error");
+	pending->hint = etl_pending_text(writer, hint);
+	pending->lsn = lsn;
+	pending->number = ordinal;
+	changed(writer);
+}
+
+/* Does a sync worker still work on this generation? */
+static bool
+is_being_copied(EtlGeneration *generation)
+{
+	EtlTableSlot *slot = &etl_shared->tables[generation->slot];
+
+	return slot->generation == generation->generation &&
+		slot->owned[0].generation != generation->generation;
+}
+
+/*
+ * Set a table aside; the others go on.  One parked while it is copied needs
+ * another attempt, one parked in the stream a resync: the slot moves on.
+ */
+void
+etl_writer_park(EtlWriter *writer, EtlGeneration *generation, EtlIntake *intake,
+				uint64 position, int sqlstate, const char *message,
+				const char *hint, XLogRecPtr lsn, uint64 ordinal)
+{
+	EtlTracked *tracked = writer->tracked[generation->slot];
+
+	ereport(LOG,
+			(errcode(sqlstate),
+			 errmsg("pipeline \"%s\" parks table \"%s.%s\": %s", writer->config->name,
+					tracked ? tracked->schema_name : "?",
+					tracked ? tracked->table_name : "?", message),
+			 errdetail("The change is at %X/%X, number " UINT64_FORMAT " of its transaction.",
+					   LSN_FORMAT_ARGS(lsn), ordinal)));
+	park(writer, generation,
+		 is_being_copied(generation) ? ETL_RECOVERY_RETRY : ETL_RECOVERY_RESYNC,
+		 intake, position, sqlstate, message, hint, lsn, ordinal);
+	etl_writer_give_up(writer, generation->slot);
+
+	LWLockAcquire(&writer->pipeline->lock, LW_EXCLUSIVE);
+	if (writer->pipeline->poison.relid == generation->relid)
+		writer->pipeline->poison.relid = InvalidOid;
+	LWLockRelease(&writer->pipeline->lock);
+}
+
+/*
+ * on_error = stop: the pipeline fails at this place.  Nothing from here on is
+ * confirmed, so it can go on in place once the cause is gone.
+ */
+void
+etl_writer_stop_at(EtlWriter *writer, EtlGeneration *generation, int sqlstate,
+				   const char *message, const char *hint, XLogRecPtr lsn, uint64 ordinal)
+{
+	EtlTracked *tracked = writer->tracked[generation->slot];
+
+	if (writer->failing)
+		return;
+	writer->failing = true;
+	writer->fail_sqlstate = sqlstate;
+	snprintf(writer->fail_message, sizeof(writer->fail_message), "table \"%s.%s\": %s",
+			 tracked ? tracked->schema_name : "?", tracked ? tracked->table_name : "?",
+			 message);
+	strlcpy(writer->fail_hint, hint ? hint : "", sizeof(writer->fail_hint));
+	park(writer, generation, ETL_RECOVERY_RESUME, NULL, 0, sqlstate, message, hint, lsn, ordinal);
+}
+
+/* ----------
+ * New copies and hand-overs
+ * ----------
+ */
+
+static void
+store_init(EtlWriter *writer, EtlPending *pending)
+{
+	etl_store_init(writer->config->id, pending->relid, pending->reason, pending->beside);
+}
+
+void
+etl_writer_renew(EtlWriter *writer, EtlTracked *tracked, EtlIntake *intake, uint64 position,
+				 EtlCopyReason reason, bool beside)
+{
+	EtlTableSlot *slot = &etl_shared->tables[tracked->slot];
+	EtlPending *pending;
+
+	if (!etl_table_state_renew(writer->pipeline, slot, reason, beside))
+		return;
+	tracked->stored = ETL_TABLE_INIT;
+	tracked->settled = false;
+	tracked->unstored_handover = false;
+	pending = etl_pending_new(writer, store_init, intake, position);
+	pending->relid = tracked->relid;
+	pending->reason = reason;
+	pending->beside = beside;
+	changed(writer);
+}
+
+static void
+store_disown(EtlWriter *writer, EtlPending *pending)
+{
+	etl_store_disown(writer->config->id, pending->relid);
+}
+
+/*
+ * The stream says that generation "number" of a table is out of date.  When a
+ * newer one is on its way already, nothing is to be made again: should that
+ * be out of date too, its own catch-up says so.
+ */
+void
+etl_writer_resync(EtlWriter *writer, EtlIntake *intake, uint64 position, uint32 index,
+				  uint32 number, EtlCopyReason reason, bool beside)
+{
+	EtlTracked *tracked = index < etl_shared->ntables ? writer->tracked[index] : NULL;
+	EtlTableSlot copy;
+
+	if (tracked == NULL)
+		return;
+	LWLockAcquire(&writer->pipeline->lock, LW_SHARED);
+	copy = etl_shared->tables[index];
+	LWLockRelease(&writer->pipeline->lock);
+
+	if (copy.owned[0].generation == number &&
+		(copy.state == ETL_TABLE_READY || copy.state == ETL_TABLE_SYNC_DONE))
+		etl_writer_renew(writer, tracked, intake, position, reason, beside);
+	else if (copy.owned[0].generation == number && !beside)
+	{
+		EtlPending *pending = etl_pending_new(writer, store_disown, intake, position);
+
+		pending->relid = tracked->relid;
+		etl_table_state_disown(writer->pipeline, &etl_shared->tables[index], number);
+	}
+	else if (copy.generation == number && copy.state != ETL_TABLE_ERRORED)
+		etl_writer_renew(writer, tracked, intake, position, reason, true);
+}
+
+static void
+store_handover(EtlWriter *writer, EtlPending *pending)
+{
+	EtlTableSlot *slot = &etl_shared->tables[pending->slot];
+	EtlOwnership owned;
+	int64		resync;
+	int64		retry;
+
+	LWLockAcquire(&writer->pipeline->lock, LW_SHARED);
+	owned = slot->owned[0];
+	resync = slot->resync_claimed;
+	retry = slot->retry_claimed;
+	LWLockRelease(&writer->pipeline->lock);
+	if (owned.generation == pending->generation)
+		etl_store_handover(writer->config->id, pending->relid, owned.generation,
+						   owned.owned_from, owned.shape_hash, resync, retry);
+}
+
+static void
+handover_stored(EtlWriter *writer, EtlPending *pending)
+{
+	EtlTableSlot *slot = &etl_shared->tables[pending->slot];
+	EtlTracked *tracked = writer->tracked[pending->slot];
+
+	LWLockAcquire(&writer->pipeline->lock, LW_EXCLUSIVE);
+	slot->resync_done = slot->resync_claimed;
+	slot->retry_done = slot->retry_claimed;
+	LWLockRelease(&writer->pipeline->lock);
+	if (tracked)
+	{
+		tracked->unstored_handover = false;
+		tracked->failures = 0;
+	}
+	writer->any_unsettled = true;
+	changed(writer);
+}
+
+static void
+handover_published(EtlWriter *writer, EtlGeneration *generation, EtlIntake *intake,
+				   uint64 position)
+{
+	EtlPending *pending = etl_pending_new(writer, store_handover, intake, position);
+	EtlTracked *tracked = writer->tracked[generation->slot];
+
+	pending->stored = handover_stored;
+	pending->relid = generation->relid;
+	pending->slot = generation->slot;
+	pending->generation = generation->generation;
+	if (tracked)
+		tracked->stored = ETL_TABLE_SYNC_DONE;
+}
+
+typedef struct PublishStep
+{
+	EtlWriter  *writer;
+	EtlGeneration *generation;
+	EtlIntake  *intake;
+	uint64		position;
+} PublishStep;
+
+static void
+publish_step(void *arg, EtlResult *result)
+{
+	PublishStep *step = arg;
+	EtlWriter  *writer = step->writer;
+	EtlGeneration *generation = step->generation;
+
+	writer->config->routine->publish_generation(writer->connection, generation->table, result);
+	if (result->status != ETL_DONE)
+		return;
+	generation->table->staging = false;
+
+	/* what took the older generation's place has taken its rows in */
+	for (int i = 0; i < writer->ngenerations; i++)
+	{
+		EtlGeneration *other = writer->generations[i];
+
+		if (other->slot == generation->slot && other->generation < generation->generation)
+			other->out = true;
+	}
+	handover_published(writer, generation, step->intake, step->position);
+	pfree(step);
+}
+
+/*
+ * A sync worker has handed this generation over: put it into the place of the
+ * older one at the destination, then store that.  Called for its HANDOVER
+ * record, and without one when the worker has died.
+ */
+void
+etl_writer_handover(EtlWriter *writer, EtlIntake *intake, uint64 position,
+					uint32 index, uint32 number)
+{
+	EtlTracked *tracked = index < etl_shared->ntables ? writer->tracked[index] : NULL;
+	EtlTableSlot *slot = &etl_shared->tables[index];
+	EtlGeneration *generation;
+	PublishStep *step;
+	EtlLane   **lane;
+
+	if (tracked == NULL || slot->state != ETL_TABLE_SYNC_DONE ||
+		slot->owned[0].generation != number || tracked->handing_over == number)
+		return;
+	tracked->handing_over = number;
+	tracked->unstored_handover = true;
+	tracked->settled = false;
+	writer->any_unstored_handover = true;
+	generation = etl_writer_generation(writer, index, number);
+	if (writer->config->routine->publish_generation == NULL || writer->local)
+	{
+		handover_published(writer, generation, intake, position);
+		return;
+	}
+
+	step = MemoryContextAlloc(EtlWorkerContext, sizeof(PublishStep));
+	step->writer = writer;
+	step->generation = generation;
+	step->intake = intake;
+	step->position = position;
+	lane = writer->pipeline_lanes ? &intake->lane : &generation->lanes[intake->group];
+	if (*lane == NULL)
+	{
+		*lane = etl_lane_create(writer->sender,
+								writer->pipeline_lanes ? NULL : generation->table,
+								ETL_PHASE_STREAM);
+		etl_lane_set_group(*lane, intake->group);
+	}
+	etl_lane_step(*lane, publish_step, step, generation->index, position);
+}
+
+/* ----------
+ * Looking at the slots
+ * ----------
+ */
+
+/* Act on what users have asked for this table, if its state allows it now. */
+static void
+act_on_requests(EtlWriter *writer, EtlTracked *tracked, const EtlTableSlot *slot)
+{
+	bool		resync = tracked->resync_wanted > Max(slot->resync_done, slot->resync_claimed);
+	bool		retry = tracked->retry_wanted > Max(slot->retry_done, slot->retry_claimed);
+
+	switch ((EtlTableState) slot->state)
+	{
+		case ETL_TABLE_READY:
+		case ETL_TABLE_SYNC_DONE:
+			if (resync && !tracked->unstored_handover)
+				etl_writer_renew(writer, tracked, NULL, 0, ETL_COPY_RESYNC, true);
+			break;
+		case ETL_TABLE_ERRORED:
+			if (resync || retry)
+			{
+				EtlCopyReason reason = slot->recovery == ETL_RECOVERY_RETRY && !resync ?
+					(EtlCopyReason) slot->reason : ETL_COPY_RESYNC;
+
+				tracked->failures = 0;
+				tracked->not_before = 0;
+				etl_writer_renew(writer, tracked, NULL, 0, reason, false);
+			}
+			break;
+		default:
+			break;
+	}
+}
+
+static bool
+look_at_slot(EtlWriter *writer, EtlTracked *tracked)
+{
+	EtlTableSlot copy;
+
+	LWLockAcquire(&writer->pipeline->lock, LW_SHARED);
+	copy = etl_shared->tables[tracked->slot];
+	LWLockRelease(&writer->pipeline->lock);
+	if (copy.relid != tracked->relid)
+		return true;
+
+	act_on_requests(writer, tracked, &copy);
+
+	switch ((EtlTableState) copy.state)
+	{
+		case ETL_TABLE_SYNC_WAIT:
+		case ETL_TABLE_CATCHUP:
+			if (tracked->stored != copy.state)
+				etl_pending_state(writer, tracked, (EtlTableState) copy.state);
+			return false;
+		case ETL_TABLE_SYNC_DONE:
+			if (tracked->handing_over != copy.owned[0].generation &&
+				tracked->stored != ETL_TABLE_SYNC_DONE)
+			{
+				tracked->unstored_handover = true;
+				writer->any_unstored_handover = true;
+			}
+			if (!tracked->settled)
+				writer->any_unsettled = true;
+			return false;
+		case ETL_TABLE_INIT:
+			if (copy.sync < 0)
+				writer->schedule_wanted = true;
+			return false;
+		case ETL_TABLE_DATA_SYNC:
+		case ETL_TABLE_FINISHED_COPY:
+			tracked->stored = copy.state;	/* by the sync worker */
+			return false;
+		case ETL_TABLE_ERRORED:
+			tracked->stored = copy.state;	/* by whoever parked it */
+			return true;
+		default:
+			return true;
+	}
+}
+
+/* What the views call the pipeline, as far as tables decide it. */
+static void
+show_state(EtlWriter *writer, bool settled)
+{
+	EtlPipelineShared *pipeline = writer->pipeline;
+	EtlPipelineState state = settled ? ETL_PIPELINE_REPLICATING : ETL_PIPELINE_INITIAL_SYNC;
+
+	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
+	if (pipeline->slot_created && pipeline->shapes_ready)
+	{
+		if (pipeline->state == ETL_PIPELINE_RETRYING)
+			pipeline->resume_state = state;
+		else if (pipeline->state != ETL_PIPELINE_FAILED &&
+				 pipeline->state != ETL_PIPELINE_DROPPING)
+			pipeline->state = state;
+		if (writer->tables_full && pipeline->waiting_for == ETL_WAIT_NOTHING)
+			pipeline->waiting_for = ETL_WAIT_MAX_TABLES;
+	}
+	LWLockRelease(&pipeline->lock);
+}
+
+/* All table slots of the pipeline: states that others have set, requests. */
+void
+etl_writer_scan(EtlWriter *writer)
+{
+	bool		settled = true;
+
+	writer->scan = false;
+	writer->tables_version = pg_atomic_read_u64(&writer->pipeline->tables_version);
+	for (int i = 0; i < etl_shared->ntables; i++)
+	{
+		if (writer->tracked[i] && !look_at_slot(writer, writer->tracked[i]))
+			settled = false;
+	}
+	show_state(writer, settled);
+}
+
+/* ----------
+ * What the sender says
+ * ----------
+ */
+
+static void
+refuse(EtlWriter *writer, EtlGeneration *generation, int sqlstate, const char *message,
+	   const char *hint, XLogRecPtr lsn, uint64 ordinal)
+{
+	if (generation->out)
+		return;
+	if (generation->on_error == ETL_ON_ERROR_STOP)
+	{
+		etl_writer_stop_at(writer, generation, sqlstate, message, hint, lsn, ordinal);
+		etl_sender_halt(writer->sender);
+	}
+	else
+		etl_writer_park(writer, generation, NULL, 0, sqlstate, message, hint, lsn, ordinal);
+}
+
+static void
+sender_park(void *arg, uint32 table, int sqlstate, const char *message, const char *hint,
+			XLogRecPtr lsn, uint64 ordinal)
+{
+	EtlWriter  *writer = arg;
+	ListCell   *lc;
+
+	if (table != ETL_NO_TABLE)
+	{
+		refuse(writer, writer->generations[table], sqlstate, message, hint, lsn, ordinal);
+		return;
+	}
+	foreach(lc, writer->truncates)
+	{
+		EtlTruncate *truncate = lfirst(lc);
+
+		if (truncate->lsn != lsn || truncate->ordinal != ordinal)
+			continue;
+		for (int i = 0; i < truncate->n; i++)
+			refuse(writer, writer->generations[truncate->generations[i]], sqlstate,
+				   message, hint, lsn, ordinal);
+	}
+}
+
+static void
+sender_fail(void *arg, int sqlstate, const char *message, const char *hint)
+{
+	EtlWriter  *writer = arg;
+
+	if (writer->failing)
+		return;
+	writer->failing = true;
+	writer->fail_sqlstate = sqlstate;
+	strlcpy(writer->fail_message, message, sizeof(writer->fail_message));
+	strlcpy(writer->fail_hint, hint ? hint : "", sizeof(writer->fail_hint));
+}
+
+static bool
+sender_skipped(void *arg, uint32 table)
+{
+	EtlWriter  *writer = arg;
+
+	return writer->generations[table]->out;
+}
+
+/* Changes of one table, one after the other in a batch. */
+static void
+count_run(EtlWriter *writer, EtlGeneration *generation, const int64 *counts, XLogRecPtr lsn)
+{
+	EtlTableSlot *slot = &etl_shared->tables[generation->slot];
+
+	if (slot->relid != generation->relid)
+		return;
+	if (counts[ETL_INSERT])
+		pg_atomic_fetch_add_u64(&slot->inserts, counts[ETL_INSERT]);
+	if (counts[ETL_UPDATE])
+		pg_atomic_fetch_add_u64(&slot->updates, counts[ETL_UPDATE]);
+	if (counts[ETL_DELETE])
+		pg_atomic_fetch_add_u64(&slot->deletes, counts[ETL_DELETE]);
+	if (counts[ETL_TRUNCATE])
+		pg_atomic_fetch_add_u64(&slot->truncates, counts[ETL_TRUNCATE]);
+	pg_atomic_write_u64(&slot->last_change_time, (uint64) generation->last_change);
+	if (lsn > pg_atomic_read_u64(&slot->last_delivered_lsn))
+		pg_atomic_write_u64(&slot->last_delivered_lsn, lsn);
+}
+
+/* A truncate of several tables counts for each; it is not needed any more. */
+static void
+count_truncate(EtlWriter *writer, const EtlItem *item)
+{
+	static const int64 one[ETL_TRUNCATE + 1] = {[ETL_TRUNCATE] = 1};
+	ListCell   *lc;
+
+	foreach(lc, writer->truncates)
+	{
+		EtlTruncate *truncate = lfirst(lc);
+
+		if (truncate->lsn != item->commit_lsn || truncate->ordinal != item->ordinal)
+			continue;
+		for (int i = 0; i < truncate->n; i++)
+			count_run(writer, writer->generations[truncate->generations[i]], one,
+					  item->commit_lsn);
+		writer->truncates = foreach_delete_current(writer->truncates, lc);
+		pfree(truncate);
+	}
+}
+
+void
+etl_writer_count(EtlWriter *writer, const EtlItem *items, int nitems)
+{
+	int64		counts[ETL_TRUNCATE + 1] = {0};
+	uint32		table = ETL_NO_TABLE;
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+
+	for (int i = 0; i < nitems; i++)
+	{
+		const EtlItem *item = &items[i];
+
+		if (item->op == 0 || item->op > ETL_TRUNCATE)
+			continue;
+		if (item->op == ETL_TRUNCATE)
+		{
+			count_truncate(writer, item);
+			continue;
+		}
+		if (item->table != table)
+		{
+			if (table != ETL_NO_TABLE)
+				count_run(writer, writer->generations[table], counts, lsn);
+			memset(counts, 0, sizeof(counts));
+			table = item->table;
+		}
+		counts[item->op]++;
+		if (item->sub > 0)
+			counts[ETL_DELETE]--;	/* both parts of a key change are one update */
+		lsn = item->commit_lsn;
+	}
+	if (table != ETL_NO_TABLE)
+		count_run(writer, writer->generations[table], counts, lsn);
+}
+
+static void
+sender_delivered(void *arg, const EtlBatch *batch)
+{
+	EtlWriter  *writer = arg;
+	EtlPipelineShared *pipeline = writer->pipeline;
+
+	etl_writer_count(writer, batch->items, batch->nitems);
+	pg_atomic_fetch_add_u64(&pipeline->batches, 1);
+	pg_atomic_fetch_add_u64(&pipeline->bytes_sent, batch->bytes);
+	pg_atomic_write_u64(&pipeline->last_delivery_time, (uint64) GetCurrentTimestamp());
+}
+
+const EtlSenderCallbacks etl_writer_callbacks = {
+	.park = sender_park,
+	.fail = sender_fail,
+	.skipped = sender_skipped,
+	.delivered = sender_delivered,
+};
