@@ -269,7 +269,7 @@ class Walk:
         """One row of NULLs and one for each sample."""
         c = self.types.c
         for t, columns in enumerate(self.tables):
-            c.execute(f"INSERT INTO walk_{t} (id) VALUES (%s)", (first,))
+            c.execute(f"INSERT INTO walk_{t} VALUES (%s{', NULL' * 2 * len(columns)})", (first,))
             self.expected[f"walk_{t}", first] = {"id": Number(first)} | {
                 k: None for i in range(len(columns)) for k in (f"v{i}", f"a{i}")}
             for s in range(self.depth):
