@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(config, items):
         return
     long_ones = [item for item in items if item.get_closest_marker("long")]
     if long_ones:
-        config.hook.pytest_deselected(long_ones)
+        config.hook.pytest_deselected(items=long_ones)
         items[:] = [item for item in items if item not in long_ones]
 
 

@@ -8,7 +8,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 from harness import Receiver, assert_equal, wait_until
 from harness.pipeline import drop, webhook
-from standardwebhooks import Webhook
+from standardwebhooks import Webhook, WebhookVerificationError
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 KINDS = {"begin", "insert", "update", "delete", "truncate", "commit", "relation", "copy_begin", "copy_end"}
@@ -261,8 +261,11 @@ def test_state_from_events_is_the_source(story):
 def test_deliveries_are_signed(story):
     verifier = Webhook(SECRET)
     for request in story.receiver.delivered():
-        verifier.verify(request.body, request.headers)
-        with pytest.raises(Exception):
+        try:
+            verifier.verify(request.body, request.headers)
+        except json.JSONDecodeError:  # what follows the check of the signature
+            assert story.wrapping == "ndjson"
+        with pytest.raises(WebhookVerificationError):
             verifier.verify(request.body + b" ", request.headers)
         assert request.headers["idempotency-key"] == f'"{request.headers["webhook-id"]}"'
         assert request.headers["user-agent"].startswith("etl/")
