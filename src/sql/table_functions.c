@@ -181,6 +181,9 @@ etl_resync_table(PG_FUNCTION_ARGS)
 
 /*
  * etl.resync_pipeline(pipeline)
+ *
+ * Also the way out for a pipeline that failed because of its slot or identity:
+ * so it counts as a request to start again, which a stopped one ignores.
  */
 Datum
 etl_resync_pipeline(PG_FUNCTION_ARGS)
@@ -197,8 +200,9 @@ etl_resync_pipeline(PG_FUNCTION_ARGS)
 	pipeline = etl_sql_find_pipeline(&frame, name, true, false);
 	etl_sql_refuse_dropping(pipeline);
 	values[0] = Int64GetDatum(pipeline->id);
-	etl_sql_run("INSERT INTO etl.pipeline_intent AS i (pipeline_id, resync_requests) VALUES ($1, 1)"
-				" ON CONFLICT (pipeline_id) DO UPDATE SET resync_requests = i.resync_requests + 1",
+	etl_sql_run("INSERT INTO etl.pipeline_intent AS i (pipeline_id, resync_requests, start_requests) VALUES ($1, 1, 1)"
+				" ON CONFLICT (pipeline_id) DO UPDATE SET resync_requests = i.resync_requests + 1,"
+				"  start_requests = i.start_requests + 1",
 				1, types, values, NULL);
 	etl_sql_leave(&frame);
 	etl_request_look();
