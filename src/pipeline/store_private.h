@@ -101,14 +101,19 @@ param_time(Params *params, TimestampTz value)
 	param(params, TIMESTAMPTZOID, TimestampTzGetDatum(value), value == 0);
 }
 
-/* Run one statement; number of rows it returned or changed. */
+/*
+ * Run one statement; number of rows it returned or changed.  SPI leaves its
+ * own memory context in force; what is allocated behind it is the caller's.
+ */
 static inline uint64
 run(const char *sql, Params *params)
 {
+	MemoryContext context = CurrentMemoryContext;
 	int			result = SPI_execute_with_args(sql, params->n, params->types,
 											   params->values, params->nulls,
 											   false, 0);
 
+	MemoryContextSwitchTo(context);
 	if (result < 0)
 		elog(ERROR, "could not run a statement on the state tables: %s",
 			 SPI_result_code_string(result));
