@@ -193,6 +193,7 @@ load_tables(EtlConfig *config)
 							  " FROM etl.table_option WHERE pipeline_id = $1",
 							  1, types, values, NULL, true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not read table options of pipeline " INT64_FORMAT, config->id);
+	MemoryContextSwitchTo(config->context); /* SPI leaves us in its own */
 	rows = SPI_tuptable;
 	nrows = SPI_processed;
 
