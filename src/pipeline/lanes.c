@@ -205,6 +205,14 @@ take_truncate(EtlWriter *writer, EtlIntake *intake, EtlRecord *record,
 			etl_lane_step(lane_for(writer, intake, generation), truncate_step, step,
 						  generation->index, position);
 		}
+		else if (!writer->pipeline_lanes && !writer->local)
+		{
+			/* nothing to do there, but delivered all the same */
+			EtlTableSlot *slot = &etl_shared->tables[generation->slot];
+
+			if (slot->relid == generation->relid)
+				pg_atomic_fetch_add_u64(&slot->truncates, 1);
+		}
 	}
 	MemoryContextSwitchTo(context);
 

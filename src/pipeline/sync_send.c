@@ -64,6 +64,8 @@ struct EtlSyncSend
 	EtlSyncOutcome outcome;		/* ETL_ATTEMPT_COPIED: go on */
 };
 
+static void publish_counts(EtlSyncSend *send);
+
 /* ----------
  * What the sender tells us
  * ----------
@@ -148,6 +150,7 @@ etl_sync_send_create(EtlSyncGroup *group)
 void
 etl_sync_send_table(EtlSyncSend *send, EtlSyncTable *table)
 {
+	publish_counts(send);		/* the former table's last rows */
 	send->current = table;
 	send->counted_rows = 0;
 	send->counted_bytes = 0;
