@@ -129,7 +129,8 @@ etl_store_read_intents(int64 pipeline_id)
 
 /*
  * A request that was made for a table before it was known counts as done:
- * what it asks for is what happens now.
+ * what it asks for is what happens now.  Numbers of generations are never
+ * used again, also not by a table that had left and comes back.
  */
 void
 etl_store_insert_table(int64 pipeline_id, const EtlRule *rule, EtlTableState state)
@@ -144,8 +145,10 @@ etl_store_insert_table(int64 pipeline_id, const EtlRule *rule, EtlTableState sta
 	param_text(&params, etl_copy_reason_name(ETL_COPY_INITIAL));
 	param_text(&params, etl_excluded_name((EtlExcluded) rule->excluded));
 	run("INSERT INTO etl.table_state AS t (pipeline_id, relid, schema_name, table_name,"
-		"  state, reason, excluded_reason, resync_done, retry_done)"
+		"  state, reason, excluded_reason, generation, resync_done, retry_done)"
 		" SELECT $1, $2, $3, $4, $5, $6, $7,"
+		"  COALESCE((SELECT p.released_generation FROM etl.pipeline_state p"
+		"    WHERE p.pipeline_id = $1), 0),"
 		"  COALESCE(max(i.resync_requests), 0), COALESCE(max(i.retry_requests), 0)"
 		" FROM etl.table_intent i WHERE i.pipeline_id = $1 AND i.relid = $2"
 		" ON CONFLICT (pipeline_id, relid) DO UPDATE SET"
@@ -157,7 +160,11 @@ etl_store_insert_table(int64 pipeline_id, const EtlRule *rule, EtlTableState sta
 		&params);
 }
 
-/* Its shapes go too; what it left at the destination stays. */
+/*
+ * Its shapes go too; what it left at the destination stays.  Should the table
+ * come back, it must not use a generation again, which names its copies: a
+ * receiver ignores ids that it has seen.
+ */
 void
 etl_store_delete_table(int64 pipeline_id, Oid relid)
 {
@@ -165,8 +172,11 @@ etl_store_delete_table(int64 pipeline_id, Oid relid)
 
 	param_int8(&params, pipeline_id);
 	param_oid(&params, relid);
-	run("DELETE FROM etl.schema_history WHERE pipeline_id = $1 AND relid = $2", &params);
 	run("DELETE FROM etl.destination_column WHERE pipeline_id = $1 AND relid = $2", &params);
+	run("UPDATE etl.pipeline_state AS p SET released_generation = t.generation"
+		" FROM etl.table_state t"
+		" WHERE p.pipeline_id = $1 AND t.pipeline_id = $1 AND t.relid = $2"
+		"  AND t.generation > p.released_generation", &params);
 	run("DELETE FROM etl.table_state WHERE pipeline_id = $1 AND relid = $2", &params);
 }
 
