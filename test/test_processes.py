@@ -67,7 +67,7 @@ def test_visible_soon_after_start(server, db):
     server.sql("SELECT etl.start_pipeline('p')", db=db)
     wait_until(lambda: pair(server, db), 1, "apply and writer")
     server.wait_for("p", db)
-    assert workers(server, db) == PAIR
+    wait_until(lambda: workers(server, db) == PAIR, 5, "only the pair is left")
     assert len(server.backends("etl launcher")) == 1
 
 
@@ -120,8 +120,8 @@ def test_request_that_is_rolled_back(server, db, how):
             c.commit()
     # the look at the database on account of another pipeline would find it
     null(server, db, "q")
-    wait_until(lambda: pair(server, db), 2, "the other pipeline's workers")
-    assert workers(server, db) == PAIR
+    server.wait_for("q", db)
+    wait_until(lambda: workers(server, db) == PAIR, 5, "only the other pipeline's pair")
     status = server.status("p", db)
     assert (status["enabled"], status["state"]) == (False, "stopped")
 
