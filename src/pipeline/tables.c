@@ -17,9 +17,11 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "catalog/bracket.h"
 #include "pipeline/ownership.h"
 #include "pipeline/table_state.h"
 #include "pipeline/writer.h"
+#include "schema/shape.h"
 #include "server/worker.h"
 
 #define GENERATION_KEY(slot, generation) \
@@ -472,6 +474,41 @@ etl_writer_resync(EtlWriter *writer, EtlIntake *intake, uint64 position, uint32 
 		etl_writer_renew(writer, tracked, intake, position, reason, true);
 }
 
+/*
+ * Kinds with tables get to know a generation's shape before its first row:
+ * from what the copy has stored.  In a bracket.
+ */
+static void
+read_shape(EtlWriter *writer, EtlGeneration *generation)
+{
+	List	   *shapes;
+	MemoryContext context;
+
+	if (generation->shape != NULL)
+		return;
+	shapes = etl_store_read_shapes(writer->config->id, generation->relid,
+								   generation->generation);
+	if (shapes == NIL)
+		return;
+	context = MemoryContextSwitchTo(EtlWorkerContext);
+	etl_writer_set_shape(writer, generation, etl_shape_copy(llast(shapes)));
+	MemoryContextSwitchTo(context);
+}
+
+/* A destination in this database takes the generation over in our commit. */
+static void
+publish_local(EtlWriter *writer, EtlPending *pending)
+{
+	EtlGeneration *generation = etl_writer_generation(writer, pending->slot, pending->generation);
+	EtlResult	result;
+
+	if (generation == NULL || writer->config->routine->publish_generation == NULL)
+		return;
+	memset(&result, 0, sizeof(result));
+	read_shape(writer, generation);
+	writer->config->routine->publish_generation(writer->connection, generation->table, &result);
+}
+
 static void
 store_handover(EtlWriter *writer, EtlPending *pending)
 {
@@ -485,9 +522,12 @@ store_handover(EtlWriter *writer, EtlPending *pending)
 	resync = slot->resync_claimed;
 	retry = slot->retry_claimed;
 	LWLockRelease(&writer->pipeline->lock);
-	if (owned.generation == pending->generation)
-		etl_store_handover(writer->config->id, pending->relid, owned.generation,
-						   owned.owned_from, owned.shape_hash, resync, retry);
+	if (owned.generation != pending->generation)
+		return;
+	if (writer->local)
+		publish_local(writer, pending);
+	etl_store_handover(writer->config->id, pending->relid, owned.generation,
+					   owned.owned_from, owned.shape_hash, resync, retry);
 }
 
 static void
@@ -533,12 +573,27 @@ typedef struct PublishStep
 } PublishStep;
 
 static void
+read_shape_body(void *arg)
+{
+	PublishStep *step = arg;
+
+	read_shape(step->writer, step->generation);
+}
+
+static void
 publish_step(void *arg, EtlResult *result)
 {
 	PublishStep *step = arg;
 	EtlWriter  *writer = step->writer;
 	EtlGeneration *generation = step->generation;
 
+	if (generation->shape == NULL &&
+		!etl_bracket_try(ETL_BRACKET_READ, "etl: reading a shape", read_shape_body, step))
+	{
+		etl_result_set(result, ETL_RETRY, ERRCODE_LOCK_NOT_AVAILABLE,
+					   "could not read the shape of a table");
+		return;
+	}
 	writer->config->routine->publish_generation(writer->connection, generation->table, result);
 	if (result->status != ETL_DONE)
 		return;
