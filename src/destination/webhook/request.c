@@ -11,9 +11,9 @@
  * Ids.  Receivers may drop a request whose id they have seen, so no two
  * different batches may share one.  A batch of the stream is named by the
  * position of its first event and the number of events, one of a copy by
- * table, generation and first row.  An event without a position of its own
- * (relation, begin and end of a copy) stands at the position of the event
- * behind it; when it comes first, its own id is part of the batch's.
+ * table, generation and first row (or its begin or end).  A relation has no
+ * position of its own; when it comes first, its own id is added to the
+ * position of what is behind it.
  *
  *-------------------------------------------------------------------------
  */
@@ -80,48 +80,48 @@ is_relation(const char *id)
 	return id && strncmp(id, "relation-", 9) == 0;
 }
 
-/* "<lsn>-<ordinal>" of the first item that is no relation. */
+/* Position of the first item that is no relation: "<lsn>-<ordinal>", or in a copy "copy_...". */
 static void
 put_position(StringInfo out, const EtlBatch *batch)
 {
+	const EtlItem *item = batch->items;
+	const EtlItem *last = batch->items + batch->nitems - 1;
+	char	   *id = NULL;
 	char		position[40];
-	int			i = 0;
 
-	while (i < batch->nitems - 1 &&
-		   (batch->items[i].flags & ETL_ITEM_EVENT) && is_relation(item_id(&batch->items[i])))
-		i++;
-	webhook_sequence(position, batch->items[i].commit_lsn, batch->items[i].ordinal);
+	for (; item < last; item++)
+	{
+		if ((item->flags & ETL_ITEM_EVENT) == 0 || !is_relation(item_id(item)))
+			break;
+	}
+	if (batch->phase == ETL_PHASE_COPY)
+		id = item_id(item);
+	if (id && strncmp(id, "copy-", 5) == 0)
+	{
+		for (char *p = id; *p; p++)
+			if (*p == '-')
+				*p = '_';
+		appendStringInfoString(out, id);
+		return;
+	}
+	webhook_sequence(position, item->commit_lsn, item->ordinal);
 	*strchr(position, '/') = '-';
 	appendStringInfoString(out, position);
-}
-
-/* copy-<oid>-<generation>-<row, begin or end>, with underscores */
-static void
-put_copy(StringInfo out, char *id)
-{
-	for (char *p = id; *p; p++)
-		if (*p == '-')
-			*p = '_';
-	appendStringInfoString(out, id);
 }
 
 static char *
 batch_id(int64 pipeline_id, const EtlBatch *batch)
 {
 	const EtlItem *first = &batch->items[0];
-	char	   *id = NULL;
 	StringInfoData out;
 
 	initStringInfo(&out);
 	appendStringInfo(&out, "msg_" INT64_FORMAT "_%u_", pipeline_id, (unsigned) batch->epoch);
-
-	if (batch->phase == ETL_PHASE_COPY || (first->flags & ETL_ITEM_EVENT))
-		id = item_id(first);
-	if (id && strncmp(id, "copy-", 5) == 0)
-		put_copy(&out, id);
-	else
+	put_position(&out, batch);
+	if (first->flags & ETL_ITEM_EVENT)
 	{
-		put_position(&out, batch);
+		char	   *id = item_id(first);
+
 		if (is_relation(id))
 			appendStringInfo(&out, "_%s", id);
 	}
