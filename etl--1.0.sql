@@ -78,6 +78,7 @@ CREATE TABLE etl.pipeline_state (
     slot_name         name NOT NULL,
     slot_created      boolean NOT NULL DEFAULT false,
     resync_done       bigint NOT NULL DEFAULT 0,
+    released_generation integer NOT NULL DEFAULT 0,     -- highest of tables that were let go of
     start_done        bigint NOT NULL DEFAULT 0,    -- start_requests that were acted on
     durable_lsn       pg_lsn,
     failed_sqlstate   text,             -- NULL: not failed

@@ -183,7 +183,7 @@ def test_unlogged_temporary_foreign(server, db, receiver):
     server.psql("""
         CREATE TABLE t (id int PRIMARY KEY);
         CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY);
-        CREATE SERVER nowhere FOREIGN DATA WRAPPER etl_null;
+        CREATE FOREIGN DATA WRAPPER elsewhere; CREATE SERVER nowhere FOREIGN DATA WRAPPER elsewhere;
         CREATE FOREIGN TABLE far (id int) SERVER nowhere;
         CREATE PUBLICATION pub FOR ALL TABLES;
         """, db)
@@ -212,6 +212,11 @@ def test_truncate(server, db, receiver, running):
     "ALTER TABLE t DROP COLUMN b",
     "ALTER TABLE t RENAME COLUMN a TO z",
     "ALTER TABLE t ALTER COLUMN id TYPE bigint",
+    "ALTER TABLE t ALTER COLUMN b TYPE int USING length(b)",
+    "ALTER TABLE t ADD COLUMN c int GENERATED ALWAYS AS (id * 2) STORED",
+    "ALTER TABLE t ADD COLUMN c int; UPDATE t SET c = id; ALTER TABLE t DROP COLUMN c; ALTER TABLE t ADD COLUMN c text",
+    "ALTER TABLE t RENAME TO renamed; ALTER TABLE renamed RENAME TO t",
+    "BEGIN; UPDATE t SET a = 'in between'; ALTER TABLE t ALTER a TYPE varchar(30); UPDATE t SET b = 'y'; COMMIT",
     "ALTER TABLE t ADD COLUMN at timestamptz DEFAULT clock_timestamp()",
     "CREATE TABLE t2 (LIKE t INCLUDING ALL); INSERT INTO t2 SELECT * FROM t WHERE id < 5;"
     "DROP TABLE t; ALTER TABLE t2 RENAME TO t; ALTER PUBLICATION pub SET TABLE t",
@@ -248,8 +253,8 @@ def test_lag_and_rewritten_catalogs(server, db, receivers):
     for turn in range(3):
         refuse.append(True)
         base = turn * 1000
-        server.sql("INSERT INTO t (id, a) SELECT g, 'one' FROM generate_series(%s, %s) g", (base, base + 200), db)
-        server.sql("INSERT INTO w SELECT g, 'w' FROM generate_series(%s, %s) g", (base, base + 200), db)
+        server.sql("INSERT INTO t (id, a) SELECT g, 'one' FROM generate_series(%s::int, %s::int) g", (base, base + 200), db)
+        server.sql("INSERT INTO w SELECT g, 'w' FROM generate_series(%s::int, %s::int) g", (base, base + 200), db)
         for command in (
                 "VACUUM FULL w", "VACUUM FULL t", f"ALTER TABLE t ADD COLUMN c{turn} int DEFAULT {turn}",
                 "VACUUM FULL etl.table_state", "VACUUM FULL etl.pipeline", "VACUUM FULL etl.pipeline_state",

@@ -9,14 +9,35 @@ def canonical(value):
 
 
 class Table:
-    """Rows of one table: by key where it has one, else a bag."""
+    """Rows of one table, by key where it has one, else a bag; all in one shape."""
 
     def __init__(self):
         self.keyed = {}
         self.bag = []
+        self.shape = None  # attnum -> column name
 
     def rows(self):
         return list(self.keyed.values()) + self.bag
+
+    def follow(self, shape):
+        """Columns were renamed, dropped or (without a value for old rows) added."""
+        if shape is None or shape == self.shape:
+            return
+        if self.shape is not None:
+            rows = self.rows()
+            names = {old: shape[attnum] for attnum, old in self.shape.items() if attnum in shape}
+            added = [name for attnum, name in shape.items() if attnum not in self.shape]
+            for row in rows:
+                new = {names[c]: v for c, v in row.items() if c in names}
+                new.update({name: None for name in added})
+                row.clear()
+                row.update(new)
+            self.keyed = {self._renamed(key, names): row for key, row in self.keyed.items()}
+        self.shape = shape
+
+    @staticmethod
+    def _renamed(key, names):
+        return canonical({names.get(c, c): v for c, v in json.loads(key).items()})
 
     def insert(self, key, row):
         if key is None:
@@ -56,6 +77,7 @@ class State:
         copies = defaultdict(list)  # (oid, copy) -> rows
         finished = {}  # oid -> (order, copy)
         changes = []
+        self.shapes = {}  # (oid, generation, version) -> shape
         self.names = {}
         self.tables = defaultdict(Table)
         for event in events:
@@ -63,7 +85,10 @@ class State:
             table = event.get("table")
             if table:
                 self.names[table["oid"]] = f"{table['schema']}.{table['name']}"
-            if kind == "copy_end":
+            if kind == "relation":
+                self.shapes[table["oid"], table["generation"], table["version"]] = {
+                    c["attnum"]: c["name"] for c in event["replicated_table_schema"]["columns"]}
+            elif kind == "copy_end":
                 order = (event["epoch"], event["sequence_key"])
                 newest = finished.get(table["oid"])
                 if newest is None or event["copy"] > newest[1]:
@@ -76,7 +101,8 @@ class State:
             got = copies[oid, copy]
             assert len(got) == rows, f"copy {copy} of {self.names[oid]}: {len(got)} rows, copy_end says {rows}"
             for event in got:
-                self.tables[oid].insert(event["key"], event["table_row"])
+                self._follow(event["table"])
+                self.tables[oid].insert(event["key"], dict(event["table_row"]))
         changes.sort(key=lambda e: (e["epoch"], e["sequence_key"]))
         for event in changes:
             order = (event["epoch"], event["sequence_key"])
@@ -87,10 +113,15 @@ class State:
                     continue
                 self._apply(oid, event)
 
+    def _follow(self, table):
+        self.tables[table["oid"]].follow(self.shapes.get((table["oid"], table["generation"], table["version"])))
+
     def _apply(self, oid, event):
         table = self.tables[oid]
+        if event["event"] != "truncate":
+            self._follow(event["table"])
         if event["event"] == "insert":
-            table.insert(event["key"], event["table_row"])
+            table.insert(event["key"], dict(event["table_row"]))
         elif event["event"] == "update":
             table.update(event)
         elif event["event"] == "delete":
