@@ -49,6 +49,7 @@ typedef struct EtlStreamRelation
 	bool		parked;			/* left the stream in this run */
 	uint32		stopped_generation; /* waits for a generation after this one */
 	uint64		rewritten;		/* transaction in which it was rewritten */
+	uint64		listed;			/* transaction at whose commit it was published */
 } EtlStreamRelation;
 
 struct EtlStream

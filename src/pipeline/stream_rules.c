@@ -268,7 +268,12 @@ compare_publication(EtlStream *stream)
 	}
 
 	foreach(lc, rules)
-		changed = compare_rule(stream, lfirst(lc), changed);
+	{
+		EtlRule    *rule = lfirst(lc);
+
+		changed = compare_rule(stream, rule, changed);
+		etl_stream_relation(stream, rule->relid, true)->listed = stream->transaction;
+	}
 
 	/* tables that were published and are not in the list any more */
 	if (stream->relations == NULL)
@@ -277,13 +282,8 @@ compare_publication(EtlStream *stream)
 	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
 		const EtlRule *known = entry->rules ? linitial(entry->rules) : NULL;
-		bool		listed = false;
 
-		if (known == NULL || !known->published)
-			continue;
-		foreach(lc, rules)
-			listed = listed || ((EtlRule *) lfirst(lc))->relid == entry->relid;
-		if (!listed)
+		if (known && known->published && entry->listed != stream->transaction)
 			gone = lappend_oid(gone, entry->relid);
 	}
 	foreach(lc, gone)
