@@ -52,7 +52,7 @@ def test_a_restored_database_has_its_pipelines_and_runs_none(server, db, target,
     server.sql("SELECT etl.start_pipeline('p')", db=target)
     assert server.value("SELECT etl.wait_for('p')", db=target)
     assert server.value("SELECT rows_copied FROM etl.table_status", db=target) == 100
-    assert server.value("SELECT count(DISTINCT slot_name) FROM pg_replication_slots WHERE plugin = 'etl'"
+    assert server.value("SELECT count(DISTINCT slot_name) FROM pg_replication_slots WHERE plugin = 'etl' AND NOT temporary"
                         " AND database IN (%s, %s)", (db, target)) == 2
     for name in (db, target):
         server.sql("SELECT etl.drop_pipeline('p')", db=name)
