@@ -292,7 +292,7 @@ CREATE FUNCTION etl.shared_pipelines()
     RETURNS TABLE (pipeline_id bigint, state text, waiting_for text, wanted boolean,
                    apply_pid integer, writer_pid integer,
                    decoded_lsn pg_lsn, durable_lsn pg_lsn, confirmed_lsn pg_lsn,
-                   oldest_undelivered timestamptz, last_progress timestamptz,
+                   oldest_undelivered timestamptz, last_progress timestamptz, waiting_since timestamptz,
                    transactions bigint, changes bigint, rows_copied bigint, bytes_sent bigint,
                    batches bigint, retries bigint,
                    last_commit_time timestamptz, last_delivery_time timestamptz,
@@ -411,7 +411,7 @@ WITH tables AS (
                ELSE 'starting'
            END AS state,
            m.pipeline_id IS NULL AND sv.pipelines_full AS no_room,
-           m.waiting_for, m.apply_pid, m.writer_pid, m.endpoint_trouble, m.last_progress, m.oldest_undelivered,
+           m.waiting_for, m.apply_pid, m.writer_pid, m.endpoint_trouble, m.waiting_since, m.oldest_undelivered,
            sv.preloaded, sv.launcher_pid, sv.flushed, sv.now,
            s.slot_name,
            CASE WHEN m.slot_lost THEN 'lost' ELSE r.wal_status END AS wal_status,
@@ -452,12 +452,14 @@ WITH tables AS (
            greatest(b.flushed - b.restart_lsn, 0)::bigint AS retained,
            CASE
                WHEN b.delivered_lsn >= b.flushed THEN interval '0'
-               WHEN b.oldest_undelivered IS NOT NULL THEN greatest(b.now - b.oldest_undelivered, interval '0')
-               WHEN b.decoded_lsn >= b.flushed THEN interval '0'
-               WHEN b.writer_pid IS NOT NULL THEN greatest(b.now - b.last_progress, interval '0')
+               WHEN b.oldest_undelivered IS NOT NULL AND b.writer_pid IS NOT NULL
+               THEN greatest(b.now - b.oldest_undelivered, interval '0')
+               WHEN b.writer_pid IS NULL THEN NULL
+               WHEN b.waiting_since IS NOT NULL THEN greatest(b.now - b.waiting_since, interval '0')
+               ELSE interval '0'
            END AS lag,
-           b.oldest_undelivered IS NOT NULL AND b.writer_pid IS NOT NULL
-           AND b.now - b.last_progress
+           b.writer_pid IS NOT NULL
+           AND b.now - b.waiting_since
                > etl.option_number(b.options, 'stall_timeout') * interval '1 millisecond' AS stalled,
            b.wal_status IN ('unreserved', 'lost')
            OR b.safe_wal_size < (b.flushed - b.restart_lsn) / 4 AS wal_near
@@ -480,7 +482,7 @@ WITH tables AS (
                WHEN l.endpoint_trouble
                THEN 'the destination refuses: ' || coalesce(l.last_error, 'unknown error')
                WHEN l.stalled
-               THEN 'no progress since ' || pg_catalog.to_char(l.last_progress, 'YYYY-MM-DD HH24:MI:SS')
+               THEN 'no progress since ' || pg_catalog.to_char(l.waiting_since, 'YYYY-MM-DD HH24:MI:SS')
                     || ' while changes wait' || coalesce(': ' || l.last_error, '')
                WHEN l.wal_near
                THEN 'the replication slot keeps nearly as much WAL as max_slot_wal_keep_size allows'

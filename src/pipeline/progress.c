@@ -190,6 +190,27 @@ tell_oldest(EtlWriter *writer, EtlIntake *intake)
 	LWLockRelease(&pipeline->lock);
 }
 
+/*
+ * Since when does something wait?  From the first record in an empty queue on,
+ * or from the last time that durable moved.  At the start nobody knows what
+ * waits until apply has said how far it is.
+ */
+static void
+tell_waiting(EtlWriter *writer, EtlIntake *intake, bool moved)
+{
+	EtlPipelineShared *pipeline = writer->pipeline;
+	bool		busy = etl_queue_used(intake->queue) > 0;
+	bool		told = pipeline->waiting_since != 0;
+
+	if (busy == told && !(busy && moved))
+		return;
+	if (!busy && intake->durable == InvalidXLogRecPtr)
+		return;
+	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
+	pipeline->waiting_since = busy ? GetCurrentTimestamp() : 0;
+	LWLockRelease(&pipeline->lock);
+}
+
 /* ----------
  * Moving on
  * ----------
@@ -203,6 +224,7 @@ update_intake(EtlWriter *writer, EtlIntake *intake)
 	uint64		unstored = etl_pending_oldest(writer, intake);
 	XLogRecPtr	limit = intake->sync ? PG_UINT64_MAX : unstored_handover(writer);
 	XLogRecPtr	durable = intake->durable;
+	bool		moved;
 	uint64		release = Min(writer->local ? etl_local_held(writer) : oldest,
 							  etl_queue_read_position(intake->queue));
 
@@ -217,7 +239,8 @@ update_intake(EtlWriter *writer, EtlIntake *intake)
 		intake->nmarks--;
 	}
 
-	if (durable != intake->durable)
+	moved = durable != intake->durable;
+	if (moved)
 	{
 		intake->durable = durable;
 		if (intake->sync)
@@ -231,6 +254,8 @@ update_intake(EtlWriter *writer, EtlIntake *intake)
 	if (intake->sync)
 		release = Min(release, unstored);
 	etl_queue_release(intake->queue, release);
+	if (intake->sync == NULL)
+		tell_waiting(writer, intake, moved);
 }
 
 void

@@ -335,6 +335,7 @@ publish(EtlWriter *writer, bool restarted)
 	pipeline->failed_hint[0] = '\0';
 	pipeline->oldest_undelivered = 0;
 	pipeline->last_progress = GetCurrentTimestamp();
+	pipeline->waiting_since = pipeline->last_progress;	/* until apply says more */
 	pipeline->queue = etl_queue_handle(writer->intakes[0].queue);
 	LWLockRelease(&pipeline->lock);
 }

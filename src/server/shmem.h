@@ -230,7 +230,10 @@ typedef struct EtlPipelineShared
 	bool		endpoint_trouble;	/* last error is the endpoint's */
 	EtlPoison	poison;
 	TimestampTz oldest_undelivered; /* commit time; 0 = none.  By the writer */
-	TimestampTz last_progress;	/* durable moved, or nothing to do */
+	TimestampTz last_progress;	/* durable moved */
+	TimestampTz waiting_since;	/* by the writer: something is to be delivered
+								 * and durable has not moved since; 0: nothing
+								 * to do */
 
 	/* --- atomics: nothing else behind here --- */
 	pg_atomic_uint64 config_wanted; /* bumped at commit of SQL functions */

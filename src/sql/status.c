@@ -30,7 +30,7 @@ PG_FUNCTION_INFO_V1(etl_shared_pipelines);
 PG_FUNCTION_INFO_V1(etl_shared_tables);
 PG_FUNCTION_INFO_V1(etl_shared_server);
 
-#define PIPELINE_COLUMNS	29
+#define PIPELINE_COLUMNS	30
 #define TABLE_COLUMNS		17
 
 /* A row under construction. */
@@ -144,6 +144,7 @@ build_pipeline(EtlRowBuilder *row, EtlPipelineShared *shared, const EtlPipelineS
 	add_lsn(row, pg_atomic_read_u64(&shared->confirmed_lsn));
 	add_time(row, copy->oldest_undelivered);
 	add_time(row, copy->last_progress);
+	add_time(row, copy->waiting_since);
 	add_int64(row, &shared->transactions);
 	add_int64(row, &shared->changes);
 	add_int64(row, &shared->rows_copied);
