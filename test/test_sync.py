@@ -394,3 +394,145 @@ def test_unreadable_row_parks(server, db):
     assert server.value("SELECT etl.wait_for('p', timeout => '5s')", db=db) is False
     assert server.value("SELECT etl.retry_table('p')", db=db) == 1
     server.wait_for("p", db)
+
+
+def test_hand_over_under_load_to_a_slow_destination(server, db, receivers):
+    """Apply is always ahead of what is durable; the hand-over comes all the same."""
+    pause = threading.Event()
+    receiver = receivers(answer=lambda request: pause.wait(0.05) or 200)
+    server.psql("""
+        CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 0);
+        INSERT INTO t SELECT generate_series(1, 1000);
+        CREATE PUBLICATION pub FOR TABLE t;
+        """, db)
+    done = threading.Event()
+    counts = [0, 0]
+
+    def load(which):
+        with server.connect(db) as connection:
+            while not done.is_set():
+                counts[which] += 1
+                connection.execute("UPDATE t SET n = n + 1 WHERE id = %s", (counts[which] % 500 + 500 * which,))
+
+    threads = [threading.Thread(target=load, args=(i,)) for i in (0, 1)]
+    for thread in threads:
+        thread.start()
+    try:
+        webhook(server, db, receiver, options_=FAST)
+        wait_until(lambda: server.tables("p", db).get("public.t", {}).get("state") in ("sync_done", "ready"),
+                   60, "handed over under load")
+        before = sum(counts)
+        wait_until(lambda: sum(counts) > before + 100, 30, "the load goes on")
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"])
+    assert copies(receiver, "t") == [1]
+
+
+@pytest.mark.parametrize("point", ["sync_before_lock", "sync_after_lock", "sync_before_handover"])
+def test_table_dropped_meanwhile(server, db, receiver, fail, point):
+    """It leaves its group; the others go on."""
+    server.psql("""
+        CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1);
+        CREATE TABLE gone (id int PRIMARY KEY); INSERT INTO gone VALUES (1);
+        CREATE PUBLICATION pub FOR TABLE t, gone;
+        """, db)
+    fail(f"{point}=wait:1")
+    since = server.log_size()
+    webhook(server, db, receiver, options_={**FAST})
+    reached(server, point, since)
+    # the copy holds its locks for as long as it takes; here it gives way
+    with server.connect(db) as connection:
+        dropping = threading.Thread(target=lambda: connection.execute("DROP TABLE gone"))
+        dropping.start()
+        if point == "sync_after_lock":
+            wait_until(lambda: server.value(
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'DROP TABLE%%'"
+            ) or not dropping.is_alive(), 10, "the drop waits")
+        else:
+            dropping.join()
+        fail("")
+        dropping.join()
+    server.wait_for("p", db)
+    assert "public.gone" not in server.tables("p", db) or \
+        server.tables("p", db)["public.gone"]["state"] == "dropped"
+    assert_equal(server, db, receiver.state(), ["public.t"])
+
+
+def test_alter_during_catch_up(server, db, receiver, fail):
+    """A new shape between copy and hand-over, with rows of both shapes."""
+    server.psql("""
+        CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a');
+        CREATE PUBLICATION pub FOR TABLE t;
+        """, db)
+    fail("sync_before_handover=wait:1")
+    since = server.log_size()
+    webhook(server, db, receiver, options_=FAST)
+    reached(server, "sync_before_handover", since)
+    server.psql("""
+        INSERT INTO t VALUES (2, 'old');
+        ALTER TABLE t ADD COLUMN n int;
+        INSERT INTO t VALUES (3, 'new', 3);
+        """, db)
+    fail("")
+    server.wait_for("p", db)
+    server.psql("UPDATE t SET n = 0; INSERT INTO t VALUES (4, 'later', 4)", db)
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"])
+    versions = [e["table"]["version"] for e in receiver.events() if e["event"] in ("insert", "update")]
+    assert versions == sorted(versions) and versions[-1] == 2
+
+
+def test_resync_asked_for_during_the_copy(server, db, receiver, fail):
+    """A request made while a copy runs is for a copy after it."""
+    server.psql("""
+        CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1);
+        CREATE PUBLICATION pub FOR TABLE t;
+        """, db)
+    fail("sync_after_lock=wait:1")
+    since = server.log_size()
+    webhook(server, db, receiver, options_=FAST)
+    reached(server, "sync_after_lock", since)
+    server.sql("SELECT etl.resync_table('p', 't')", db=db)
+    fail("")
+    server.wait_for("p", db)
+    assert copies(receiver, "t") == [1, 2]
+    assert_equal(server, db, receiver.state(), ["public.t"])
+
+
+def test_no_replication_slot_is_free(fresh_server, receiver):
+    """The pipeline names the limit and goes on by itself when a slot is there."""
+    server = fresh_server({"max_replication_slots": "2"})
+    server.create_database("d")
+    server.psql("""
+        CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1);
+        CREATE PUBLICATION pub FOR TABLE t;
+        SELECT pg_create_physical_replication_slot('taken');
+        """, "d")
+    webhook(server, "d", receiver, options_=FAST)
+    wait_until(lambda: server.status("p", "d")["waiting_for"] == "max_replication_slots", 30, "the limit is named")
+    server.sql("SELECT pg_drop_replication_slot('taken')", db="d")
+    server.wait_for("p", "d")
+    assert server.status("p", "d")["waiting_for"] is None
+    assert_equal(server, "d", receiver.state(), ["public.t"])
+
+
+def test_initial_sync_of_a_table_larger_than_what_may_be_in_flight(server, db, receivers):
+    """Back-pressure: the sync worker's memory does not grow with the table."""
+    from harness import watch_memory
+
+    slow = threading.Event()
+    receiver = receivers(answer=lambda request: slow.wait(0.02) or 200, keep=False)
+    server.psql("""
+        CREATE TABLE t (id int PRIMARY KEY, v text);
+        INSERT INTO t SELECT g, repeat('x', 1000) FROM generate_series(1, 60000) g;
+        CREATE PUBLICATION pub FOR TABLE t;
+        """, db)
+    webhook(server, db, receiver, options_={**FAST, "max_batch_size": "1MB"})
+    pid = wait_until(lambda: server.backends("etl sync", db), 30, "a sync worker")[0]
+    with watch_memory(sync=pid) as peak:
+        server.wait_for("p", db)
+    assert peak["sync"] - peak.base["sync"] < 24 * 1024 * 1024
