@@ -375,7 +375,7 @@ class Connection:
         if action == "slow":
             return self._slow(request, fault)
         request["taken"] = action == "lost"
-        self.sink.note(request, None)
+        self.sink.note(request, 200 if action == "endless" else None)
         if action == "hang":
             self._hang()
         elif action == "hang_headers":

@@ -154,8 +154,11 @@ etl_retry_after(const char *value, int64 now)
 
 	if (value == NULL || *value == '\0')
 		return -1;
-	while (*p >= '0' && *p <= '9')
-		seconds = Min(seconds * 10 + (*p++ - '0'), RETRY_AFTER_MAX);
+	for (; *p >= '0' && *p <= '9'; p++)
+	{
+		seconds = seconds * 10 + (*p - '0');
+		seconds = Min(seconds, RETRY_AFTER_MAX);
+	}
 	if (*p != '\0')
 	{
 		time_t		date = curl_getdate(value, NULL);
