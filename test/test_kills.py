@@ -73,7 +73,7 @@ def test_terminated(server, db, receivers, victim, phase):
         wait_until(lambda: load.transactions > done + 50, 60, "the load goes on")
     assert server.value("SELECT pg_backend_pid()", db=db) == session
     settle(server, db, receiver)
-    assert server.backends("etl launcher")
+    wait_until(lambda: server.backends("etl launcher"), 10, "a launcher again")
 
 
 @pytest.mark.crashes

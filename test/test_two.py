@@ -35,7 +35,7 @@ def test_dropping_one_leaves_the_other(server, db, receivers):
     webhook(server, db, second, "two")
     server.wait_for("one", db)
     server.wait_for("two", db)
-    slots = lambda: server.value("SELECT count(*) FROM pg_replication_slots WHERE database = %s", (db,))
+    slots = lambda: server.value("SELECT count(*) FROM pg_replication_slots WHERE database = %s AND NOT temporary", (db,))
     assert slots() == 2
     drop(server, db, "one")
     assert slots() == 1
