@@ -72,7 +72,7 @@ SELECT try($$SELECT etl.wait_for('q')$$);
 INSERT INTO u VALUES (13);
 SELECT enabled, state, healthy, rows_copied, delivered_lsn IS NOT NULL AS delivered, lag_bytes > 0 AS behind, lag
   FROM etl.pipeline_status;
-SELECT active FROM pg_replication_slots WHERE plugin = 'etl';
+SELECT active FROM pg_replication_slots WHERE plugin = 'etl' AND database = current_database();
 SELECT source, inserts FROM etl.table_status WHERE source = 'u'::regclass;
 SELECT etl.start_pipeline('q');
 SELECT etl.wait_for('q');
