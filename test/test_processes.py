@@ -47,7 +47,8 @@ def replicates(server, db, name="p"):
 
 
 def slots(server, db):
-    return server.value("SELECT count(*) FROM pg_replication_slots WHERE database = %s", (db,))
+    """Slots of pipelines; those of sync workers go with their workers."""
+    return server.value("SELECT count(*) FROM pg_replication_slots WHERE database = %s AND NOT temporary", (db,))
 
 
 def seconds(action):
