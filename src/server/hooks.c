@@ -4,7 +4,8 @@
  *	  What users' commands mean for running pipelines.
  *
  * ProcessUtility: commands that need a database for themselves get it (see
- * release.c).
+ * release.c); a destination or its credentials that change are looked at when
+ * that has committed.
  *
  * object_access (OAT_DROP): when extension etl is dropped, the launcher is
  * asked to look at the database when that has committed.  A foreign server
@@ -277,6 +278,49 @@ is_our_extension(Oid extension)
 }
 
 /* ----------
+ * Destinations that change
+ * ----------
+ */
+
+/* Name of the server that the command changes, or whose credentials, or NULL. */
+static const char *
+changed_server(const Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_AlterForeignServerStmt:
+			return ((const AlterForeignServerStmt *) statement)->servername;
+		case T_CreateUserMappingStmt:
+			return ((const CreateUserMappingStmt *) statement)->servername;
+		case T_AlterUserMappingStmt:
+			return ((const AlterUserMappingStmt *) statement)->servername;
+		case T_DropUserMappingStmt:
+			return ((const DropUserMappingStmt *) statement)->servername;
+		default:
+			return NULL;
+	}
+}
+
+/*
+ * Behind a command: have running pipelines read a destination of ours again.
+ * Out of line for the same reason as release_for().
+ */
+static pg_noinline void
+look_after_change(const Node *statement)
+{
+	const char *name = changed_server(statement);
+	ForeignServer *server;
+
+	if (name == NULL || etl_shared == NULL ||
+		!OidIsValid(get_extension_oid("etl", true)))
+		return;
+	server = GetForeignServerByName(name, true);
+	if (server != NULL &&
+		find_option(GetForeignDataWrapper(server->fdwid)->options, "etl_handler"))
+		etl_request_look();
+}
+
+/* ----------
  * The hooks
  * ----------
  */
@@ -309,6 +353,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 		if (dropped_servers != NIL)
 			check_dropped_servers();
+		look_after_change(pstmt->utilityStmt);
 	}
 	PG_CATCH();
 	{
