@@ -56,6 +56,12 @@ SELECT source, state, generation, rows_copied FROM etl.table_status ORDER BY 1;
 SELECT etl.alter_pipeline('p', '{"max_batch_delay": "1h"}');
 INSERT INTO u VALUES (11);
 SELECT etl.wait_for('p');
+SELECT etl.alter_pipeline('p', '{"max_batch_delay": null}');
+SELECT etl.wait_for('p');
+SELECT incarnation FROM etl.shared_pipelines() \gset
+ALTER SERVER dest OPTIONS (ADD max_batch_events '3');
+SELECT etl.wait_for('p');
+SELECT incarnation > :incarnation AS new_options_taken FROM etl.shared_pipelines();
 SELECT etl.rename_pipeline('p', 'q');
 INSERT INTO u VALUES (12);
 SELECT etl.wait_for('q');

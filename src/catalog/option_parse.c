@@ -25,6 +25,8 @@
 #include "utils/regproc.h"
 
 #include "catalog/options.h"
+#include "server/request.h"
+#include "server/shmem.h"
 #include "compat.h"
 
 /* Names of HTTP headers that carry secrets, lower case. */
@@ -477,10 +479,15 @@ etl_options_validate(const EtlDestinationRoutine *routine, Datum array, Oid cata
 	if (scope == ETL_SCOPE_SERVER)
 		check_required(routine, list);
 
-	if (routine->validate_options == NULL)
-		return;
-	options = etl_options_create(routine);
-	etl_options_set_list(options, list,
-						 scope == ETL_SCOPE_SERVER ? ETL_SOURCE_SERVER : ETL_SOURCE_MAPPING);
-	routine->validate_options(options, scope);
+	if (routine->validate_options != NULL)
+	{
+		options = etl_options_create(routine);
+		etl_options_set_list(options, list,
+							 scope == ETL_SCOPE_SERVER ? ETL_SOURCE_SERVER : ETL_SOURCE_MAPPING);
+		routine->validate_options(options, scope);
+	}
+
+	/* pipelines that run with these options take the new ones at commit */
+	if (etl_shared != NULL)
+		etl_request_look();
 }

@@ -299,6 +299,11 @@ etl_wait_for(PG_FUNCTION_ARGS)
 	wait.allow_parked = etl_sql_bool_arg(fcinfo, 3, "allow_parked");
 	etl_sql_require_role();
 	etl_shmem_require();
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("recovery is in progress"),
+				 errhint("Pipelines run on the primary server.")));
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
