@@ -1,10 +1,12 @@
 """Initial sync and hand-over: what is copied is what was there, and nothing after it is lost."""
 
+import random
 import threading
 
 import pytest
-from harness import assert_equal, wait_until
+from harness import assert_equal, wait_until, watch_memory
 from harness.pipeline import drop, null, webhook
+from harness.workload import NAMES, Workload
 
 FAST = {"retry_delay": "50ms", "max_retry_delay": "200ms"}
 
@@ -522,8 +524,6 @@ def test_no_replication_slot_is_free(fresh_server, receiver):
 
 def test_initial_sync_of_a_table_larger_than_what_may_be_in_flight(server, db, receivers):
     """Back-pressure: the sync worker's memory does not grow with the table."""
-    from harness import watch_memory
-
     slow = threading.Event()
     receiver = receivers(answer=lambda request: slow.wait(0.02) or 200, keep=False)
     server.psql("""
@@ -536,3 +536,26 @@ def test_initial_sync_of_a_table_larger_than_what_may_be_in_flight(server, db, r
     with watch_memory(sync=pid) as peak:
         server.wait_for("p", db)
     assert peak["sync"] - peak.base["sync"] < 24 * 1024 * 1024
+
+
+@pytest.mark.long
+def test_resyncs_under_load_with_kills(server, db, receivers):
+    """Random changes, resyncs of random tables, deaths of random workers: equal at the end."""
+    receiver = receivers()
+    Workload.create(server, db)
+    chosen = random.Random(Workload(server, db).seed)
+    with Workload(server, db) as load:
+        webhook(server, db, receiver, options_={**FAST, "max_batch_events": 100})
+        wait_until(lambda: len(server.tables("p", db)) == len(NAMES), 30, "all tables known")
+        for _ in range(40):
+            done = load.transactions
+            server.sql("SELECT etl.resync_table('p', %s::regclass)", (chosen.choice(NAMES),), db)
+            wait_until(lambda: load.transactions > done + chosen.randint(1, 60), 60, "the load goes on")
+            victims = server.backends(chosen.choice(["etl sync", "etl apply", "etl writer", "none", "none"]), db)
+            for pid in victims[:1]:
+                server.sql("SELECT pg_terminate_backend(%s)", (pid,))
+        if server.tables("p", db):
+            server.sql("SELECT etl.retry_table('p')", db=db)
+    server.wait_for("p", db, timeout=120)
+    assert_equal(server, db, receiver.state(), NAMES)
+    no_slots_left(server, db)
