@@ -151,6 +151,7 @@ void
 etl_store_failed(int64 pipeline_id, int sqlstate, const char *message, const char *hint)
 {
 	Params		params = {0};
+	Params		id = {0};
 
 	param_int8(&params, pipeline_id);
 	param_text(&params, sqlstate ? unpack_sql_state(sqlstate) : NULL);
@@ -158,9 +159,14 @@ etl_store_failed(int64 pipeline_id, int sqlstate, const char *message, const cha
 	param_text(&params, hint);
 	run("UPDATE etl.pipeline_state SET failed_sqlstate = $2, failed_message = $3,"
 		"  failed_hint = $4 WHERE pipeline_id = $1", &params);
-	if (sqlstate != 0)
-		etl_store_error(pipeline_id, InvalidOid, sqlstate, message, hint,
-						InvalidXLogRecPtr, 0);
+	if (sqlstate == 0)
+		return;
+
+	/* this attempt was the answer to all requests so far */
+	param_int8(&id, pipeline_id);
+	run("UPDATE etl.pipeline_state s SET start_done = i.start_requests"
+		" FROM etl.pipeline_intent i WHERE s.pipeline_id = $1 AND i.pipeline_id = $1", &id);
+	etl_store_error(pipeline_id, InvalidOid, sqlstate, message, hint, InvalidXLogRecPtr, 0);
 }
 
 /* ----------

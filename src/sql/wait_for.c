@@ -150,8 +150,18 @@ look(EtlWait *wait)
 	pipeline = etl_shmem_find_pipeline(MyDatabaseId, wait->id);
 	if (pipeline == NULL || !(pipeline->wanted || pipeline->released))
 	{
+		bool		failed = false;
+
+		if (pipeline != NULL)
+		{
+			LWLockAcquire(&pipeline->lock, LW_SHARED);
+			failed = stays_failed(wait, pipeline);
+			LWLockRelease(&pipeline->lock);
+		}
 		/* not there yet, or taken away while we waited */
-		if (wait->wanted)
+		if (failed || (wait->wanted && wait->failed_since != 0))
+			answer = ETL_WAIT_FAILED;
+		else if (wait->wanted)
 			answer = ETL_WAIT_STOPPED;
 	}
 	else
