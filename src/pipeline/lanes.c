@@ -425,6 +425,13 @@ take_from(EtlWriter *writer, EtlIntake *intake)
 	return n > 0 || etl_queue_read_position(intake->queue) != begin;
 }
 
+/* False: too much is in memory already, the queues are left alone. */
+bool
+etl_writer_may_take(EtlWriter *writer)
+{
+	return etl_sender_items(writer->sender) <= MOST_ITEMS_TAKEN && !writer->failing;
+}
+
 bool
 etl_writer_take(EtlWriter *writer)
 {
@@ -433,7 +440,7 @@ etl_writer_take(EtlWriter *writer)
 
 	for (int i = 0; i < ETL_INTAKES; i++)
 	{
-		if (etl_sender_items(writer->sender) > MOST_ITEMS_TAKEN || writer->failing)
+		if (!etl_writer_may_take(writer))
 			break;
 		if (writer->intakes[i].queue && take_from(writer, &writer->intakes[i]))
 			took = true;

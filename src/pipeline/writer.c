@@ -270,7 +270,6 @@ turn(EtlWriter *writer)
 {
 	bool		took;
 	bool		busy;
-	bool		reading;
 	long		due;
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -278,7 +277,6 @@ turn(EtlWriter *writer)
 	etl_writer_watch_syncs(writer);
 
 	took = etl_writer_take(writer);
-	reading = took || etl_sender_items(writer->sender) == 0;
 	if (writer->scan ||
 		writer->tables_version != pg_atomic_read_u64(&writer->pipeline->tables_version))
 		etl_writer_scan(writer);
@@ -299,7 +297,7 @@ turn(EtlWriter *writer)
 	if (now >= writer->statistics_next)
 		store_statistics(writer, now);
 	if (!took)
-		wait_for_work(writer, due, busy, reading);
+		wait_for_work(writer, due, busy, etl_writer_may_take(writer));
 }
 
 /* ----------

@@ -205,6 +205,7 @@ extern void etl_writer_bracket(EtlBracketKind kind, const char *name,
 
 /* lanes.c */
 extern bool etl_writer_take(EtlWriter *writer);
+extern bool etl_writer_may_take(EtlWriter *writer);
 extern void etl_writer_attach(EtlWriter *writer, EtlIntake *intake, dsm_handle handle);
 extern void etl_writer_detach(EtlWriter *writer, EtlIntake *intake);
 
