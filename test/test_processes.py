@@ -226,6 +226,27 @@ def test_restart_of_the_server(fresh_server):
     assert server.status("p", two)["state"] == "stopped"
 
 
+def test_promotion(fresh_server):
+    """A standby runs nothing; promoted, it looks, and says that the slot is not there."""
+    primary = fresh_server()
+    db = primary.create_database("d")
+    running(primary, db)
+    standby = fresh_server(start=False)
+    primary._run("pg_basebackup", "-D", standby.data, "-h", primary.base, "-p", primary.port,
+                 "-U", "postgres", "-R", "-c", "fast")
+    standby.start()
+    standby.wait_ready()
+    assert standby.value("SELECT pg_is_in_recovery()")
+    assert standby.backends("etl launcher") == [] and workers(standby) == []
+    standby.sql("SELECT pg_promote()")
+    wait_until(lambda: standby.backends("etl launcher"), 10, "a launcher")
+    wait_until(lambda: standby.status("p", db)["state"] == "failed", 10, "failed")
+    wait_until(lambda: workers(standby) == [], 5, "no worker is left")
+    assert "slot" in standby.status("p", db)["problem"]
+    assert slots(standby, db) == 0
+    replicates(primary, db)
+
+
 # -- limits ----------------------------------------------------------------
 
 
