@@ -71,6 +71,12 @@ SELECT pipeline, state FROM etl.status;
 -- what the pipeline uses stays
 SELECT try($$DROP SERVER dest$$);
 
+-- a session with an old snapshot asks for the world outside
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT count(*) FROM u;
+SELECT etl.wait_for('q');
+COMMIT;
+
 -- stop
 SELECT etl.stop_pipeline('q');
 CALL eventually($$SELECT state = 'stopped' AND pid IS NULL AND writer_pid IS NULL FROM etl.pipeline_status$$);

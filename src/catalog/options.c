@@ -401,9 +401,8 @@ texts_equal(const char *a, const char *b)
 	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
 
-/* Compare what scopes set, of options with all of "flags". */
-static bool
-values_equal(const EtlOptions *a, const EtlOptions *b, uint32 flags)
+bool
+etl_options_equal(const EtlOptions *a, const EtlOptions *b)
 {
 	ListCell   *lca;
 	ListCell   *lcb;
@@ -412,8 +411,7 @@ values_equal(const EtlOptions *a, const EtlOptions *b, uint32 flags)
 		return false;
 	for (int i = 0; i < a->nvalues; i++)
 	{
-		if ((a->values[i].def->flags & flags) == flags &&
-			!texts_equal(a->values[i].text, b->values[i].text))
+		if (!texts_equal(a->values[i].text, b->values[i].text))
 			return false;
 	}
 	if (list_length(a->columns) != list_length(b->columns))
@@ -430,14 +428,3 @@ values_equal(const EtlOptions *a, const EtlOptions *b, uint32 flags)
 	return true;
 }
 
-bool
-etl_options_need_restart(const EtlOptions *a, const EtlOptions *b)
-{
-	return !values_equal(a, b, ETL_OPTION_RESTART);
-}
-
-bool
-etl_options_equal(const EtlOptions *a, const EtlOptions *b)
-{
-	return values_equal(a, b, 0);
-}

@@ -98,11 +98,7 @@ extern EtlOptionSource etl_option_source(const EtlOptions *options, const char *
 /* ERROR 42501 if "role" may not use a file option that is set. */
 extern void etl_options_check_files(const EtlOptions *options, Oid role);
 
-/*
- * Do the two differ in an option that alters encoded bytes (restart), or in
- * anything at all?
- */
-extern bool etl_options_need_restart(const EtlOptions *a, const EtlOptions *b);
+/* Do scopes set the same in both?  (What follows a setting is not compared.) */
 extern bool etl_options_equal(const EtlOptions *a, const EtlOptions *b);
 
 #endif							/* ETL_OPTIONS_H */

@@ -29,6 +29,7 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "catalog/config.h"
 #include "compat.h"
@@ -157,6 +158,23 @@ etl_sql_check_name(const char *name, const char *what)
 				 errdetail("Names have at most %d bytes.", NAMEDATALEN - 1)));
 }
 
+/*
+ * The newest committed rows, also in a transaction with an old snapshot: who
+ * waits for a pipeline asks for the world outside.
+ */
+static uint64
+run_latest(const char *query, int nargs, Oid *types, Datum *values)
+{
+	int			result;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	result = SPI_execute_with_args(query, nargs, types, values, NULL, true, 0);
+	PopActiveSnapshot();
+	if (result < 0)
+		elog(ERROR, "query of etl failed: %s", SPI_result_code_string(result));
+	return SPI_processed;
+}
+
 uint64
 etl_sql_run(const char *query, int nargs, Oid *types, Datum *values, const char *nulls)
 {
@@ -173,6 +191,11 @@ etl_sql_value(bool *isnull)
 	return SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, isnull);
 }
 
+#define PIPELINE_QUERY \
+	"SELECT p.id, p.owner::oid, p.server, p.options, i.enabled, i.dropping" \
+	" FROM etl.pipeline p LEFT JOIN etl.pipeline_intent i ON i.pipeline_id = p.id" \
+	" WHERE p.name = $1"
+
 EtlPipelineRow *
 etl_sql_find_pipeline(const EtlSqlFrame *frame, const char *name, bool lock, bool missing_ok)
 {
@@ -182,15 +205,13 @@ etl_sql_find_pipeline(const EtlSqlFrame *frame, const char *name, bool lock, boo
 	HeapTuple	tuple;
 	TupleDesc	desc;
 	bool		isnull;
+	uint64		found;
 
-	if (etl_sql_run(lock ?
-					"SELECT p.id, p.owner::oid, p.server, p.options, i.enabled, i.dropping"
-					" FROM etl.pipeline p LEFT JOIN etl.pipeline_intent i ON i.pipeline_id = p.id"
-					" WHERE p.name = $1 FOR NO KEY UPDATE OF p" :
-					"SELECT p.id, p.owner::oid, p.server, p.options, i.enabled, i.dropping"
-					" FROM etl.pipeline p LEFT JOIN etl.pipeline_intent i ON i.pipeline_id = p.id"
-					" WHERE p.name = $1",
-					1, types, values, NULL) == 0)
+	if (lock)
+		found = etl_sql_run(PIPELINE_QUERY " FOR NO KEY UPDATE OF p", 1, types, values, NULL);
+	else
+		found = run_latest(PIPELINE_QUERY, 1, types, values);
+	if (found == 0)
 	{
 		if (missing_ok)
 			return NULL;

@@ -64,7 +64,8 @@ extern void etl_sql_check_name(const char *name, const char *what);
 
 /*
  * Find a pipeline and check that the caller may act for its owner.  Between
- * enter and leave; "lock" also locks the row against other SQL functions.
+ * enter and leave; "lock" also locks the row against other SQL functions,
+ * without it the newest committed row is read.
  * NULL only with missing_ok.
  */
 extern EtlPipelineRow *etl_sql_find_pipeline(const EtlSqlFrame *frame, const char *name,
