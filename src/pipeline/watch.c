@@ -14,6 +14,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -166,6 +167,12 @@ look_body(void *arg)
 	Look	   *look = arg;
 	MemoryContext context;
 
+	/*
+	 * We are woken by a commit callback, before that commit has sent its
+	 * invalidations: what is cached of servers and user mappings may be old.
+	 */
+	InvalidateSystemCaches();
+
 	look->gone = !etl_extension_present();
 	if (look->gone)
 		return;
@@ -222,6 +229,7 @@ restart_pair(EtlWriter *writer, const EtlConfig *new)
 			(errmsg("pipeline \"%s\" starts again with its new definition", new->name)));
 	LWLockAcquire(&etl_shared->lock, LW_EXCLUSIVE);
 	namestrcpy(&writer->pipeline->name, new->name);
+	writer->pipeline->definition++;
 	LWLockRelease(&etl_shared->lock);
 	LWLockAcquire(&writer->pipeline->lock, LW_EXCLUSIVE);
 	writer->pipeline->restart_requested = true;

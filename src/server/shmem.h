@@ -203,6 +203,9 @@ typedef struct EtlPipelineShared
 	EtlPipelineState resume_state;	/* what RETRYING goes back to */
 	EtlWaitingFor waiting_for;
 	bool		restart_requested;	/* writer: pair must restart (decision 1) */
+	uint32		definition;		/* writer, under EtlShared->lock: raised with a
+								 * new definition; sync workers that began
+								 * under an older one end */
 	bool		shapes_ready;	/* writer connected: apply may decode */
 	dsm_handle	queue;			/* made by the writer of this incarnation; 0 =
 								 * not yet */

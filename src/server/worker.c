@@ -52,6 +52,9 @@ static bool attached = false;
  */
 static bool told_to_stop = false;
 
+/* Sync worker: the pipeline's definition that it began with. */
+static uint32 definition = 0;
+
 /* ----------
  * Attach and detach
  * ----------
@@ -104,6 +107,7 @@ attach_locked(void)
 				sync->incarnation != incarnation)
 				return false;
 			sync->state = ETL_SYNC_RUNNING;
+			definition = pipeline->definition;
 			sync->proc = MyProc;
 			sync->pid = MyProcPid;
 			return true;
@@ -436,7 +440,8 @@ etl_worker_should_stop(void)
 		pipeline->doomed || !etl_enabled)
 		stop = true;
 	else if (etl_worker_role == ETL_ROLE_SYNC)
-		stop = etl_worker_sync->incarnation != etl_worker_args.incarnation;
+		stop = etl_worker_sync->incarnation != etl_worker_args.incarnation ||
+			pipeline->definition != definition;
 	else
 		stop = pipeline->incarnation != etl_worker_args.incarnation ||
 			pipeline->restart_requested ||
