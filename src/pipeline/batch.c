@@ -75,9 +75,9 @@ new_unit(EtlLane *lane, uint64 position)
 }
 
 static EtlUnit *
-new_batch(EtlLane *lane, uint64 position)
+new_batch(EtlLane *lane)
 {
-	EtlUnit    *unit = new_unit(lane, position);
+	EtlUnit    *unit = new_unit(lane, PG_UINT64_MAX);
 
 	unit->target = lane->table;
 	unit->allocated = FIRST_ITEMS;
@@ -139,7 +139,8 @@ add_item(EtlUnit *unit, const EtlItem *item, uint64 position)
 									sizeof(EtlItem) * (Size) unit->allocated);
 	}
 	unit->items[unit->nitems++] = *item;
-	unit->last_position = position;
+	if (!is_begin(item))
+		unit->position = Min(unit->position, position);
 	unit->bytes += item->len;
 	unit->lane->sender->bytes += item->len;
 	unit->lane->sender->nitems++;
@@ -166,8 +167,8 @@ etl_lane_seal(EtlLane *lane)
 		if (unit->nitems == 1)
 			return;
 
-		rest = new_batch(lane, unit->last_position);
-		add_item(rest, last, unit->last_position);
+		rest = new_batch(lane);
+		add_item(rest, last, PG_UINT64_MAX);
 		unit->nitems--;
 		unit->bytes -= last->len;
 		lane->sender->bytes -= last->len;
@@ -193,14 +194,31 @@ is_full(const EtlUnit *unit, uint32 more)
 		unit->nitems >= MOST_ITEMS;
 }
 
+/*
+ * A "begin" waits for its first row, however long that takes: the row may be
+ * larger than the ring that it comes through.  So it does not stay there, and
+ * holds no position; the "commit" after it does.
+ */
 static void
-append(EtlLane *lane, const EtlItem *item, uint64 position, void *chunk)
+take_out_begin(EtlLane *lane, EtlItem *begin)
 {
+	if (begin->flags & ITEM_OWNED)
+		return;
+	begin->data = memcpy(MemoryContextAlloc(lane->sender->context, begin->len),
+						 begin->data, begin->len);
+	begin->flags |= ITEM_OWNED;
+}
+
+static void
+append(EtlLane *lane, EtlItem *item, uint64 position, void *chunk)
+{
+	if (is_begin(item))
+		take_out_begin(lane, item);
 	if (lane->open && lane->open->nitems > 0 && is_full(lane->open, item->len))
 		etl_lane_seal(lane);
 	if (lane->open == NULL)
 	{
-		lane->open = new_batch(lane, position);
+		lane->open = new_batch(lane);
 		activate(lane);
 	}
 	add_item(lane->open, item, position);
@@ -228,7 +246,9 @@ etl_lane_append(EtlLane *lane, const EtlItem *item, uint64 position, bool owned)
 void
 etl_lane_append_chunk(EtlLane *lane, const EtlItem *item, uint64 position, void *chunk)
 {
-	append(lane, item, position, chunk);
+	EtlItem		copy = *item;
+
+	append(lane, &copy, position, chunk);
 }
 
 void

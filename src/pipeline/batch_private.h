@@ -44,8 +44,8 @@ typedef struct EtlUnit
 {
 	dlist_node	node;
 	EtlLane    *lane;
-	uint64		position;		/* of its first item, or the step's */
-	uint64		last_position;	/* of its last item */
+	uint64		position;		/* of its first item that is no "begin", or the
+								 * step's */
 
 	/* a step, if run is set */
 	EtlStep		run;

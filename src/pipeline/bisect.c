@@ -144,6 +144,8 @@ filter(EtlUnit *unit)
 		{
 			if (pending || item.commit_lsn != begun)
 			{
+				if (pending)
+					drop_item(unit, &begin);
 				pending = false;
 				drop_item(unit, &item);
 				continue;
