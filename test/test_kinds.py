@@ -54,7 +54,7 @@ class Folder:
 @pytest.fixture
 def folder(server, db, tmp_path_factory):
     path = Path(server.base) / f"folder_{db}"
-    server.sql(f"COPY (SELECT 1) TO PROGRAM 'mkdir -m 777 {path}'")
+    server.sql(f"COPY (SELECT 1) TO PROGRAM 'cat >/dev/null; mkdir -m 777 {path}'")
     server.sql("CREATE EXTENSION etl_test", db=db)
     server.sql(f"CREATE SERVER folder FOREIGN DATA WRAPPER etl_test_file OPTIONS (directory '{path}')", db=db)
     return Folder(path)
@@ -207,3 +207,45 @@ def test_a_kind_that_needs_keys_does_not_take_a_table_without(server, db, local)
     assert server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
     assert server.tables("p", db)["public.t"]["state"] == "ready"
     assert local_rows(server, db, "keyless") == {}
+
+
+def test_drop_with_tables(server, db, folder):
+    """drop_pipeline() with drop_tables: trouble is shown and tried again, nothing is forgotten."""
+    server.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)", db)
+    start(server, db, "folder", "t")
+    server.wait_for("p", db)
+    table = relid(server, db, "t")
+    folder.fault("drop_table retry")
+    server.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
+    wait_until(lambda: len(folder.calls("drop_table")) >= 2, 10, "tried again")
+    status = server.status("p", db)
+    assert status["state"] == "dropping" and status["last_error"] and status["next_retry_time"]
+    assert folder.generation(table) == 1
+    folder.fault("")
+    wait_until(lambda: server.status("p", db) is None, 10, "the pipeline is gone")
+    assert folder.generation(table) is None
+
+
+def test_drop_by_force(server, db, folder):
+    """force => true goes on without the destination, also when a drop is waiting for it."""
+    server.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)", db)
+    start(server, db, "folder", "t")
+    server.wait_for("p", db)
+    folder.fault("drop_table endpoint")
+    server.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
+    wait_until(lambda: folder.calls("drop_table"), 10, "tried")
+    server.sql("SELECT etl.drop_pipeline('p', force => true)", db=db)
+    wait_until(lambda: server.status("p", db) is None, 5, "the pipeline is gone")
+    assert folder.generation(relid(server, db, "t")) == 1
+
+
+def test_drop_without_the_server(server, db, folder):
+    """The destination's definition goes while the drop waits: dropped without its tables."""
+    server.psql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)", db)
+    start(server, db, "folder", "t")
+    server.wait_for("p", db)
+    folder.fault("drop_table retry")
+    server.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
+    wait_until(lambda: folder.calls("drop_table"), 10, "tried")
+    server.sql("DROP SERVER folder", db=db)
+    wait_until(lambda: server.status("p", db) is None, 20, "the pipeline is gone")
