@@ -114,6 +114,32 @@ def test_readme(run, top):
             raise AssertionError(f"a block that nobody runs: {kind} {text}")
 
 
+PREAMBLE = """
+CREATE EXTENSION etl;
+CREATE TABLE customers (id bigint PRIMARY KEY);
+CREATE TABLE orders (id bigint PRIMARY KEY);
+CREATE PUBLICATION orders_pub FOR TABLE orders;
+"""
+
+
+def test_blocks_of_the_pages(fresh_server, top):
+    """SQL in doc/ is accepted; nothing else is there without a reason."""
+    server = fresh_server()
+    for number, page in enumerate(sorted((top / "doc").glob("*.md"))):
+        todo = blocks(page)
+        db = server.create_database(f"page{number}", extension=False)
+        server.psql(PREAMBLE, db)
+        if "CREATE SERVER hook" not in page.read_text():
+            server.psql("CREATE SERVER hook FOREIGN DATA WRAPPER etl_webhook OPTIONS (url 'http://127.0.0.1:9/')", db)
+        for kind, note, text in todo:
+            if note.startswith("not run: "):
+                assert len(note) > 28, "a reason"
+            elif kind == "sql":
+                server.psql(text, db)
+            else:
+                assert kind not in ("sh", "python", "conf"), f"{page.name}: {text}"
+
+
 def test_links_lead_somewhere(top):
     for page in [top / "README.md", *sorted((top / "doc").glob("*.md"))]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
