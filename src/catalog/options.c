@@ -427,4 +427,3 @@ etl_options_equal(const EtlOptions *a, const EtlOptions *b)
 	}
 	return true;
 }
-
