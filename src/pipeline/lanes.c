@@ -14,6 +14,7 @@
 
 #include "utils/memutils.h"
 
+#include "pipeline/toast.h"
 #include "pipeline/writer.h"
 #include "schema/shape.h"
 #include "server/worker.h"
@@ -59,6 +60,9 @@ etl_writer_detach(EtlWriter *writer, EtlIntake *intake)
 	}
 	if (intake->queue)
 		etl_queue_detach(intake->queue);
+	if (intake->toast)
+		etl_toast_destroy(intake->toast);
+	intake->toast = NULL;
 	intake->queue = NULL;
 	intake->handle = 0;
 	etl_progress_reset(intake);
@@ -76,8 +80,6 @@ lane_for(EtlWriter *writer, EtlIntake *intake, EtlGeneration *generation)
 
 	if (writer->pipeline_lanes)
 		lane = &intake->lane;
-	else if (generation == NULL)
-		return NULL;
 	else
 		lane = &generation->lanes[intake->group];
 
@@ -91,6 +93,33 @@ lane_for(EtlWriter *writer, EtlIntake *intake, EtlGeneration *generation)
 	return *lane;
 }
 
+/* "chunk" goes with the item, if there is one. */
+static void
+append_item(EtlWriter *writer, EtlIntake *intake, EtlGeneration *generation,
+			const EtlItem *item, uint64 position, void *chunk)
+{
+	intake->taken++;
+	if (writer->local)
+		etl_local_append(writer, item, position, chunk);
+	else if (chunk)
+		etl_lane_append_chunk(lane_for(writer, intake, generation), item, position, chunk);
+	else
+		etl_lane_append(lane_for(writer, intake, generation), item, position, false);
+}
+
+static void
+make_item(EtlItem *item, EtlGeneration *generation, EtlRecord *record, uint16 flags)
+{
+	item->data = ETL_RECORD_BODY(record);
+	item->len = record->body_len;
+	item->op = record->op;
+	item->sub = record->sub;
+	item->flags = flags;
+	item->table = generation ? generation->index : ETL_NO_TABLE;
+	item->commit_lsn = record->lsn;
+	item->ordinal = record->ordinal;
+}
+
 /*
  * Put the body of a record into its lane.  "joined" records are chunks of
  * their own and go with the item; returns true when it was taken over.
@@ -99,34 +128,13 @@ static bool
 append(EtlWriter *writer, EtlIntake *intake, EtlGeneration *generation,
 	   EtlRecord *record, uint64 position, bool joined, uint16 flags)
 {
-	EtlLane    *lane;
 	EtlItem		item;
 
-	if (record->body_len == 0)
+	if (record->body_len == 0 ||
+		(generation == NULL && !writer->pipeline_lanes && !writer->local))
 		return false;
-
-	item.data = ETL_RECORD_BODY(record);
-	item.len = record->body_len;
-	item.op = record->op;
-	item.sub = record->sub;
-	item.flags = flags;
-	item.table = generation ? generation->index : ETL_NO_TABLE;
-	item.commit_lsn = record->lsn;
-	item.ordinal = record->ordinal;
-
-	intake->taken++;
-	if (writer->local)
-	{
-		etl_local_append(writer, &item, position, joined ? record : NULL);
-		return joined;
-	}
-	lane = lane_for(writer, intake, generation);
-	if (lane == NULL)
-		return false;
-	if (joined)
-		etl_lane_append_chunk(lane, &item, position, record);
-	else
-		etl_lane_append(lane, &item, position, false);
+	make_item(&item, generation, record, flags);
+	append_item(writer, intake, generation, &item, position, joined ? record : NULL);
 	return joined;
 }
 
@@ -135,19 +143,60 @@ append(EtlWriter *writer, EtlIntake *intake, EtlGeneration *generation,
  * ----------
  */
 
+/*
+ * A row that is still incomplete goes only where partial rows are taken; a
+ * NULL or an older value in its place would be a lie.
+ */
+static bool
+may_be_sent(EtlWriter *writer, EtlIntake *intake, EtlGeneration *generation,
+			const EtlItem *item, uint64 position)
+{
+	static const char message[] = "an unchanged out-of-line value of a row is not known";
+	static const char hint[] = "Use ALTER TABLE ... REPLICA IDENTITY FULL, then etl.retry_table().";
+
+	if (!(item->flags & ETL_ITEM_INCOMPLETE) ||
+		(writer->config->routine->abilities & ETL_TAKES_PARTIAL))
+		return true;
+	intake->taken++;
+	if (generation->on_error == ETL_ON_ERROR_STOP)
+		etl_writer_stop_at(writer, generation, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						   message, hint, item->commit_lsn, item->ordinal);
+	else
+		etl_writer_park(writer, generation, intake, position,
+						ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message, hint,
+						item->commit_lsn, item->ordinal);
+	return false;
+}
+
 static bool
 take_row(EtlWriter *writer, EtlIntake *intake, EtlRecord *record,
 		 uint64 position, bool joined)
 {
+	const EtlDestinationRoutine *routine = writer->config->routine;
 	EtlGeneration *generation = etl_writer_generation(writer, record->table, record->generation);
-	uint16		flags = 0;
+	EtlItem		item;
 
-	if (generation == NULL || generation->out)
+	if (generation == NULL || generation->out || record->body_len == 0)
 		return false;
 	generation->last_change = record->time;
-	if (record->flags & ETL_RECORD_INCOMPLETE)
-		flags |= ETL_ITEM_INCOMPLETE;
-	return append(writer, intake, generation, record, position, joined, flags);
+	make_item(&item, generation, record,
+			  (record->flags & ETL_RECORD_INCOMPLETE) ? ETL_ITEM_INCOMPLETE : 0);
+
+	if (record->key_len > 0 && routine->extract && routine->splice && !writer->local)
+	{
+		if (intake->toast == NULL)
+			intake->toast = etl_toast_create(EtlWorkerContext);
+		etl_toast_take(intake->toast, writer, generation, record, position,
+					   joined ? record : NULL, &item);
+		if (!may_be_sent(writer, intake, generation, &item, position))
+			return joined;
+		append_item(writer, intake, generation, &item, position, NULL);
+		return joined;
+	}
+	if (!may_be_sent(writer, intake, generation, &item, position))
+		return false;
+	append_item(writer, intake, generation, &item, position, joined ? record : NULL);
+	return joined;
 }
 
 typedef struct TruncateStep

@@ -22,8 +22,9 @@
 #include "storage/latch.h"
 #include "utils/timestamp.h"
 
-#include "pipeline/table_state.h"
 #include "pipeline/ownership.h"
+#include "pipeline/table_state.h"
+#include "pipeline/toast.h"
 #include "pipeline/writer.h"
 #include "server/worker.h"
 
@@ -254,6 +255,8 @@ update_intake(EtlWriter *writer, EtlIntake *intake)
 	if (intake->sync)
 		release = Min(release, unstored);
 	etl_queue_release(intake->queue, release);
+	if (intake->toast)
+		etl_toast_release(intake->toast, oldest == PG_UINT64_MAX ? release : oldest);
 	if (intake->sync == NULL)
 		tell_waiting(writer, intake, moved);
 }

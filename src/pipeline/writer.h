@@ -7,6 +7,7 @@
  *	 writer_start.c	identity, tables into shared memory, queue, connection
  *	 lanes.c		records of a queue -> lanes, marks, things to store
  *	 tables.c		generations of tables, and what becomes of them
+ *	 toast.c		rows with unchanged out-of-line values
  *	 pending.c		what must be stored, in brackets, and retried
  *	 progress.c		marks -> durable positions, release of the rings
  *	 watch.c		definition, requests of users, the slot
@@ -54,6 +55,12 @@ typedef struct EtlGeneration
 	EtlShape   *shape;			/* newest seen, or NULL */
 	EtlTable   *table;			/* as batches refer to it */
 	TimestampTz last_change;	/* commit time of the newest change taken */
+
+	/* toast.c: encoder of codec_shape, to take rows apart */
+	EtlCodec   *codec;
+	EtlShape   *codec_shape;
+	MemoryContext codec_context;
+
 	EtlLane    *lanes[ETL_INTAKES];
 } EtlGeneration;
 
@@ -91,6 +98,7 @@ struct EtlIntake
 	dsm_handle	handle;
 	EtlQueue   *queue;			/* NULL: none */
 	EtlLane    *lane;			/* kinds with ETL_BATCH_PIPELINE */
+	struct EtlToast *toast;		/* rows by key; made when the first comes */
 	uint64		taken;			/* items and things to store, so far */
 	EtlMark    *marks;
 	int			first_mark;

@@ -1,0 +1,44 @@
+/*-------------------------------------------------------------------------
+ *
+ * toast.h
+ *	  Completion of rows whose unchanged out-of-line values did not come.
+ *
+ * An update that leaves a TOASTed value alone does not have it in the WAL: the
+ * row is encoded with a hole (ETL_RECORD_INCOMPLETE).  There are three places
+ * where the value may be found, to be asked in this order:
+ *
+ *	 1. an earlier row of the same key that is still in the ring or on its way
+ *	 2. the live row of the source, if it has the very same TOAST pointer
+ *	 3. the destination, once everything before is durable (read_back())
+ *
+ * The first is done here.  What is still incomplete behind it goes out as it
+ * is where the destination takes partial rows, and parks the table elsewhere.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ETL_TOAST_H
+#define ETL_TOAST_H
+
+#include "pipeline/queue.h"
+#include "pipeline/writer.h"
+
+typedef struct EtlToast EtlToast;	/* rows of one queue, by key */
+
+extern EtlToast *etl_toast_create(MemoryContext parent);
+extern void etl_toast_destroy(EtlToast *toast);
+
+/*
+ * A row with a key is taken: complete it if it is incomplete, and remember it
+ * for later ones.  Sets item->data and item->len to what is to be sent and
+ * clears ETL_ITEM_INCOMPLETE when nothing is missing any more.  "chunk" is
+ * the palloc'd record, or NULL when it is in the ring; it is taken over.  The
+ * bytes stay until etl_toast_release() passes "position".
+ */
+extern void etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *generation,
+						   const EtlRecord *record, uint64 position, void *chunk,
+						   EtlItem *item);
+
+/* Everything before "position" is durable, and may be overwritten. */
+extern void etl_toast_release(EtlToast *toast, uint64 position);
+
+#endif							/* ETL_TOAST_H */
