@@ -67,11 +67,20 @@ etl_backoff_failed(EtlBackoff *backoff, const EtlConfig *config, const EtlResult
 				 result->hint[0] ? errhint("%s", result->hint) : 0));
 }
 
+/*
+ * The first success of a process is reported too: the trouble that is shown
+ * may be a predecessor's.
+ */
 void
 etl_backoff_reset(EtlBackoff *backoff)
 {
-	if (backoff->attempts > 0 && etl_worker_pipeline != NULL)
+	static bool reported = false;
+
+	if ((backoff->attempts > 0 || !reported) && etl_worker_pipeline != NULL)
+	{
 		etl_shmem_report_success(etl_worker_pipeline);
+		reported = true;
+	}
 	backoff->attempts = 0;
 	backoff->next = 0;
 	backoff->status = ETL_DONE;
