@@ -71,6 +71,7 @@ struct EtlQueue
 	void	   *idle_arg;
 	uint64		head;			/* private copy of the shared one */
 	uint64		tail_seen;		/* tail as last read */
+	uint64		flushed;		/* head when the writer was last looked at */
 
 	/* consumer */
 	uint64		read;			/* end of what was handed out */
@@ -204,6 +205,7 @@ etl_queue_set_producer(EtlQueue *queue, EtlQueueIdle idle, void *arg)
 void
 etl_queue_flush(EtlQueue *queue)
 {
+	queue->flushed = queue->head;
 	pg_memory_barrier();
 	if (lower_flag(&queue->header->consumer_sleeps))
 		wake(queue->header->consumer);
@@ -249,7 +251,8 @@ publish(EtlQueue *queue, uint64 head)
 	pg_write_barrier();
 	pg_atomic_write_u64(&queue->header->head, head);
 
-	if (head - queue->tail_seen >= queue->size / 4)
+	/* not with every record: a barrier, and a writer that sleeps in between */
+	if (head - queue->flushed >= queue->size / 16)
 		etl_queue_flush(queue);
 }
 

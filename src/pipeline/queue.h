@@ -133,7 +133,8 @@ extern void etl_queue_set_producer(EtlQueue *queue, EtlQueueIdle idle, void *arg
  * Waits while the ring is full: on the latch, at most 250 ms a turn, serving
  * interrupts and calling the idle callback.  Allowed in a decoding callback:
  * no catalog, no transaction.  The record becomes visible to the writer at
- * once; the writer is woken by etl_queue_flush() or when a quarter is filled.
+ * once; the writer is woken by etl_queue_flush() or after a sixteenth of the
+ * ring.
  */
 extern void etl_queue_put(EtlQueue *queue, const EtlRecord *header,
 						  const char *key, uint32 key_len,
