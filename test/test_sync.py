@@ -116,6 +116,9 @@ def test_changes_during_the_copy(server, db, receivers, fail):
     server.wait_for("p", db)
     assert_equal(server, db, receiver.state(), ["public.t"])
     assert copies(receiver, "t") == [1]
+    keys = [e["sequence_key"] for r in receiver.delivered() for e in r.events()
+            if e["phase"] == "ongoing_replication" and e["event"] in ("insert", "update", "delete")]
+    assert keys == sorted(set(keys)), "changes arrive once and in order, across the hand-over"
 
 
 @pytest.mark.parametrize("change", [

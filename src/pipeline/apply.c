@@ -360,6 +360,7 @@ apply_body(void)
 	Apply	   *apply = MemoryContextAllocZero(EtlWorkerContext, sizeof(Apply));
 	MemoryContext context;
 	uint64		version;
+	XLogRecPtr	start;
 
 	MemoryContextSwitchTo(EtlWorkerContext);
 	wait_for_writer(apply);
@@ -379,12 +380,14 @@ apply_body(void)
 	run_bracket("reading rules", load_rules, apply);
 	run_bracket("reading state", refresh, apply);
 	note_seen(apply, version);
-	etl_ownership_decide(etl_worker_pipeline, apply->confirmed);
+
+	/* what is durable is not seen again, confirmed or not: it is decided */
+	start = pg_atomic_read_u64(&etl_worker_pipeline->durable_lsn);
+	etl_ownership_decide(etl_worker_pipeline, Max(start, apply->confirmed));
 
 	MemoryContextSwitchTo(EtlWorkerContext);
 	context = CurrentMemoryContext;
-	apply->decoder = etl_decoder_start(pg_atomic_read_u64(&etl_worker_pipeline->durable_lsn),
-									   &etl_stream_callbacks, apply->stream);
+	apply->decoder = etl_decoder_start(start, &etl_stream_callbacks, apply->stream);
 	PG_TRY();
 	{
 		decode(apply);

@@ -44,6 +44,7 @@ typedef struct Copy
 	EtlOrigin	origin;
 	EtlSyncTable *table;
 	EtlCodec   *codec;
+	EtlChange	change;			/* of the next row, but for the row itself */
 } Copy;
 
 /* ----------
@@ -266,29 +267,39 @@ copy_row(void *arg, TupleTableSlot *row)
 	Copy	   *copy = arg;
 	EtlSyncTable *table = copy->table;
 	StringInfo	out = etl_sync_send_buffer(copy->send);
-	EtlValueError error = {0};
-	EtlChange	change = {
-		.op = ETL_INSERT,
-		.position.epoch = copy->origin.epoch,
-		.position.commit_lsn = copy->origin.commit_lsn,
-		.origin = &copy->origin,
-		.new_row = row,
-		.old_kind = ETL_OLD_NONE,
-		.copy = table->generation,
-		.row = table->rows + 1,
-	};
+	EtlValueError error;
 
 	ETL_FAILPOINT("sync_copy_row");
 
-	if (!copy->group->config->routine->encode_row(copy->codec, &change, out, &error))
+	copy->change.new_row = row;
+	copy->change.row = table->rows + 1;
+	if (!copy->group->config->routine->encode_row(copy->codec, &copy->change, out, &error))
 	{
-		etl_sync_park(table, error.sqlstate, error.message, NULL);
+		const EtlColumn *column = etl_shape_column(table->shape, error.attnum);
+
+		etl_sync_park(table, error.sqlstate,
+					  psprintf("column \"%s\" of table \"%s.%s\": %s",
+							   column ? column->name : "?", table->schema_name,
+							   table->table_name, error.message), NULL);
 		return false;
 	}
 	table->rows++;
 	table->bytes += out->len;
-	etl_sync_send_put(copy->send, table, out, change.row);
+	etl_sync_send_put(copy->send, table, out, table->rows);
 	return etl_sync_send_turn(copy->send) && !table->left;
+}
+
+/* What the changes of all rows of the table have in common. */
+static void
+init_change(Copy *copy)
+{
+	memset(&copy->change, 0, sizeof(EtlChange));
+	copy->change.op = ETL_INSERT;
+	copy->change.position.epoch = copy->origin.epoch;
+	copy->change.position.commit_lsn = copy->origin.commit_lsn;
+	copy->change.origin = &copy->origin;
+	copy->change.old_kind = ETL_OLD_NONE;
+	copy->change.copy = copy->table->generation;
 }
 
 /* The table's description, before its first row. */
@@ -352,6 +363,7 @@ copy_table(Copy *copy)
 		etl_sync_send_table(copy->send, table);
 		if (begin_generation(copy))
 		{
+			init_change(copy);
 			put_relation(copy);
 
 			/* without rows there is nothing that would replace older ones */
