@@ -588,6 +588,14 @@ etl_supervise_run(TimestampTz now)
 
 	/* what pairs leave of the workers' share is for sync workers */
 	for (int k = 0; k < etl_shared->nsyncs; k++)
+	{
+		bool		was_there = syncs[k].handle != NULL;
+
 		due = Min(due, supervise_sync(k, now));
+
+		/* its pipeline may have waited for that, and will not wake us */
+		if (was_there && syncs[k].handle == NULL)
+			due = now;
+	}
 	return due;
 }
