@@ -27,6 +27,7 @@
 
 #include "catalog/bracket.h"
 #include "catalog/config.h"
+#include "compat.h"
 #include "pipeline/batch.h"
 #include "pipeline/queue.h"
 #include "pipeline/retry.h"
@@ -204,8 +205,8 @@ extern EtlWriter *etl_writer_start(void);
 extern void etl_writer_connect(EtlWriter *writer);
 
 /* writer.c */
-extern void etl_writer_fail(EtlWriter *writer, int sqlstate, const char *message,
-							const char *hint) pg_attribute_noreturn();
+pg_noreturn extern void etl_writer_fail(EtlWriter *writer, int sqlstate, const char *message,
+							const char *hint);
 
 /* Run a bracket, waiting for users' locks; for start and end only. */
 extern void etl_writer_bracket(EtlBracketKind kind, const char *name,
