@@ -433,7 +433,7 @@ def test_termination_is_prompt_and_starts_again(stuck):
 def test_hanging_costs_nothing(stuck):
     """CPU and wake-ups of the workers while the destination does not answer."""
     server, db, _ = stuck
-    for kind in ("etl writer", "etl apply"):
+    for kind in ("etl apply", "etl writer"):
         pid = server.backends(kind, db)[0]
         sample = ProcessSample.over(pid, 5)
         assert sample.cpu <= 0.005, f"{kind}: {sample}"
@@ -447,7 +447,7 @@ def test_being_down_costs_nothing(server, db, sink):
     webhook(server, db, sink)
     in_trouble(server, db)
     log = server.log_size()
-    for kind in ("etl writer", "etl apply"):
+    for kind in ("etl apply", "etl writer"):
         pid = server.backends(kind, db)[0]
         sample = ProcessSample.over(pid, 5)
         assert sample.cpu <= 0.005, f"{kind}: {sample}"

@@ -32,7 +32,7 @@
 #include "server/worker.h"
 
 #define STATISTICS_INTERVAL	10000	/* ms */
-#define TRANSFER_TURN		100 /* ms in the sender while transfers run */
+#define TRANSFER_TURN		250 /* ms in the sender while transfers run */
 #define LOCK_RETRY			200 /* ms between two tries of a bracket */
 
 /* ----------
