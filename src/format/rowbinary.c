@@ -36,6 +36,7 @@
 
 /* Where output functions and decompression allocate; see take_scratch(). */
 static MemoryContext scratch = NULL;
+static bool scratch_used = false;
 
 /* Make room for "n" bytes and return where they go. */
 static inline char *
@@ -129,7 +130,17 @@ take_scratch(void)
 		scratch = AllocSetContextCreate(TopMemoryContext, "etl rowbinary",
 										ALLOCSET_DEFAULT_SIZES);
 	MemoryContextReset(scratch);
+	scratch_used = true;
 	return scratch;
+}
+
+/* A large value is not kept until the next one comes. */
+static inline void
+empty_scratch(void)
+{
+	if (scratch_used)
+		MemoryContextReset(scratch);
+	scratch_used = false;
 }
 
 static struct varlena *
@@ -172,6 +183,7 @@ put_converted(StringInfo out, const char *data, uint32 len)
 
 	if (scratch == NULL)
 		(void) take_scratch();
+	scratch_used = true;
 	old = MemoryContextSwitchTo(scratch);	/* may hold "data": no reset */
 	text = (char *) pg_do_encoding_conversion((unsigned char *) unconstify(char *, data),
 											  len, GetDatabaseEncoding(), PG_UTF8);
@@ -481,7 +493,10 @@ bool
 etl_rowbinary_value(EtlRowBinaryCodec *codec, Datum value, bool isnull,
 					StringInfo out, EtlValueError *error)
 {
-	return put_any(codec, value, isnull, out, error);
+	bool		ok = put_any(codec, value, isnull, out, error);
+
+	empty_scratch();
+	return ok;
 }
 
 bool
@@ -490,7 +505,9 @@ etl_rowbinary_row(EtlRowBinaryCodec *const *codecs, int n,
 				  const Bitmapset *missing,
 				  StringInfo out, EtlValueError *error)
 {
-	for (int i = 0; i < n; i++)
+	int			i;
+
+	for (i = 0; i < n; i++)
 	{
 		EtlRowBinaryCodec *codec = codecs[i];
 		int			attribute = codec->attnum - 1;
@@ -499,9 +516,10 @@ etl_rowbinary_row(EtlRowBinaryCodec *const *codecs, int n,
 		if (unlikely(missing != NULL))
 			null = null || bms_is_member(codec->attnum, missing);
 		if (unlikely(!put_any(codec, values[attribute], null, out, error)))
-			return false;
+			break;
 	}
-	return true;
+	empty_scratch();
+	return i == n;
 }
 
 void
