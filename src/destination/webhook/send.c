@@ -214,8 +214,7 @@ refine(const EtlBatch *batch, const EtlHttpResponse *response, EtlResult *result
 	if (batch->nitems != 1 ||
 		(result->status != ETL_REJECTED && result->status != ETL_TOO_LARGE))
 		return;
-	if ((item->flags & ETL_ITEM_EVENT) &&
-		(item->table == ETL_NO_TABLE || item->op != ETL_TRUNCATE))
+	if ((item->flags & ETL_ITEM_EVENT) && item->op != ETL_TRUNCATE)
 	{
 		result->status = ETL_ENDPOINT;
 		strlcpy(result->hint,
