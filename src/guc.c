@@ -17,6 +17,7 @@
 #include "utils/guc.h"
 
 #include "guc.h"
+#include "net/address.h"
 #include "server/shmem.h"
 
 bool		etl_enabled = true;
@@ -42,6 +43,22 @@ char	   *etl_failpoint = NULL;
 #endif
 
 #define DAY_MS	(24 * 60 * 60 * 1000)
+
+static bool
+check_allowed_hosts(char **newval, void **extra, GucSource source)
+{
+	char	   *bad;
+	EtlHostList *list = etl_host_list_parse(*newval, &bad);
+
+	if (list == NULL)
+	{
+		GUC_check_errdetail("\"%s\" is no host name, suffix, address or network.", bad);
+		pfree(bad);
+		return false;
+	}
+	pfree(list);
+	return true;
+}
 
 /* An integer setting of workers: taken from the files, at reload. */
 static void
@@ -152,7 +169,7 @@ etl_guc_define(bool preloading)
 							   "",
 							   PGC_SIGHUP,
 							   0,
-							   NULL,
+							   check_allowed_hosts,
 							   NULL,
 							   NULL);
 	define_limits(preloading);

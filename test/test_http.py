@@ -280,15 +280,31 @@ def test_a_name_does_not_lead_to_a_metadata_address(fresh_server, resolver, sink
     in_step(server, db, sink)
 
 
+def allow(server, hosts):
+    server.sql(f"ALTER SYSTEM SET etl.allowed_hosts = '{hosts}'")
+    server.sql("SELECT pg_reload_conf()")
+
+
 def test_allowed_hosts(fresh_server, sink):
     server = fresh_server({"etl.allowed_hosts": "'.example.com, 10.0.0.0/8'"})
     db = server.create_database("d")
     begin(server, db, sink, wait=False)
     assert "not allowed" in in_trouble(server, db)["problem"]
     assert sink.stats()["connections"] == 0
-    server.sql("ALTER SYSTEM SET etl.allowed_hosts = '.example.com, 127.0.0.0/8'")
-    server.sql("SELECT pg_reload_conf()")
+    allow(server, ".example.com, 127.0.0.0/8")
     in_step(server, db, sink)
+
+    # taken back: also from connections that are open
+    before = sink.stats()["requests"]
+    allow(server, ".example.com")
+    wait_until(lambda: server.value("SHOW etl.allowed_hosts", db=db) == ".example.com", 10, "the setting is taken")
+    assert "not allowed" in in_trouble(server, db)["problem"]
+    server.sql("INSERT INTO other VALUES (1, 'one')", db=db)
+    assert not server.value("SELECT etl.wait_for('p', timeout => '1s')", db=db)
+    assert sink.stats()["requests"] == before
+
+    with pytest.raises(Exception, match="no host name"):
+        allow(server, "10.0.0.0/40")
 
 
 @pytest.mark.parametrize("url", ["ftp://h/", "file:///etc/passwd", "http://u:p@h/", "http://user@allowed@evil/",

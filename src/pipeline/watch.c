@@ -20,6 +20,7 @@
 
 #include "catalog/bracket.h"
 #include "catalog/options.h"
+#include "guc.h"
 #include "pipeline/table_state.h"
 #include "pipeline/writer.h"
 #include "server/worker.h"
@@ -197,6 +198,8 @@ differs(EtlWriter *writer, const EtlConfig *new)
 		return true;
 
 	/* these follow settings */
+	if (strcmp(writer->allowed_hosts, etl_allowed_hosts) != 0)
+		return true;			/* connections of now are no measure */
 	if (old->max_batch_size != new->max_batch_size ||
 		old->max_batch_events != new->max_batch_events ||
 		old->max_batch_delay != new->max_batch_delay ||

@@ -184,6 +184,7 @@ struct EtlWriter
 	uint64		config_seen;
 	TimestampTz config_next;
 	TimestampTz reloaded;		/* PgReloadTime of the config */
+	const char *allowed_hosts;	/* etl.allowed_hosts at the start */
 	int64		resync_done;	/* of the pipeline */
 	bool		slot_pending;
 

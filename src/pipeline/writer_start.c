@@ -21,6 +21,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog/bracket.h"
+#include "guc.h"
 #include "pipeline/store_private.h"
 #include "pipeline/table_state.h"
 #include "pipeline/writer.h"
@@ -389,6 +390,7 @@ etl_writer_start(void)
 	writer->pipeline = etl_worker_pipeline;
 	writer->config_seen = pg_atomic_read_u64(&writer->pipeline->config_wanted);
 	writer->reloaded = PgReloadTime;
+	writer->allowed_hosts = pstrdup(etl_allowed_hosts);
 	writer->pending_context = AllocSetContextCreate(EtlWorkerContext, "etl things to store",
 													ALLOCSET_DEFAULT_SIZES);
 	for (int i = 0; i < ETL_INTAKES; i++)
