@@ -459,8 +459,14 @@ sync_body(void)
 		if (outcome == ETL_ATTEMPT_COPIED)
 			break;
 
+		if (outcome == ETL_ATTEMPT_DESTINATION)
+		{
+			etl_sync_waiting(ETL_WAIT_DESTINATION);
+			etl_sync_pause(group->config->max_retry_delay);
+		}
+		else
+			pause_between(n);
 		MemoryContextDelete(group->context);
-		pause_between(n);
 		etl_sync_waiting(ETL_WAIT_NOTHING);
 	}
 

@@ -19,7 +19,6 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "guc.h"
 #include "pipeline/batch.h"
 #include "pipeline/retry.h"
 #include "pipeline/sync.h"
@@ -30,7 +29,9 @@
 #define LARGE_ROW		(32 * 1024)	/* travels in its own chunk */
 #define TURN_BYTES		(128 * 1024)	/* let the sender work this often */
 #define TURN_ROWS		512
+#ifndef STALL_MS
 #define STALL_MS		(5 * 60 * 1000)
+#endif
 #define WAIT_MS			100
 
 typedef struct Block
@@ -287,15 +288,15 @@ in_the_way(EtlSyncSend *send)
 {
 	EtlSyncGroup *group = send->group;
 	TimestampTz now = GetCurrentTimestamp();
+	int			polite = (int) etl_option_int(group->config->options, "copy_yield_timeout");
 	Oid			relids[ETL_SYNC_GROUP_TABLES];
 
-	if (!TimestampDifferenceExceeds(send->looked, now,
-									Max(etl_copy_yield_timeout / 4, WAIT_MS)))
+	if (!TimestampDifferenceExceeds(send->looked, now, Max(polite / 4, WAIT_MS)))
 		return false;
 	send->looked = now;
 	for (int i = 0; i < group->ntables; i++)
 		relids[i] = group->tables[i].relid;
-	return etl_copy_in_the_way(group->ntables, relids, etl_copy_yield_timeout);
+	return etl_copy_in_the_way(group->ntables, relids, polite);
 }
 
 /*
