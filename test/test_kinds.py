@@ -249,3 +249,28 @@ def test_drop_without_the_server(server, db, folder):
     wait_until(lambda: folder.calls("drop_table"), 10, "tried")
     server.sql("DROP SERVER folder", db=db)
     wait_until(lambda: server.status("p", db) is None, 20, "the pipeline is gone")
+
+
+def test_an_unchanged_toast_value_comes_from_an_earlier_row_of_the_batch(server, db, folder):
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, n int, big text); ALTER TABLE t ALTER big SET STORAGE external", db=db)
+    start(server, db, "folder", "t")
+    server.wait_for("p", db)
+    server.sql("BEGIN; INSERT INTO t SELECT i, 0, repeat(i::text, 5000) FROM generate_series(1, 3) i;"
+               "UPDATE t SET n = 1; UPDATE t SET n = 2 WHERE id = 2; COMMIT", db=db)
+    server.wait_for("p", db)
+    assert folder.rows(relid(server, db, "t")) == source(server, db, "t")
+
+
+def test_a_toast_value_that_nobody_has_parks_the_table_with_a_hint(server, db, folder):
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, n int, big text); ALTER TABLE t ALTER big SET STORAGE external;"
+               "INSERT INTO t SELECT 1, 0, repeat('x', 5000)", db=db)
+    start(server, db, "folder", "t")
+    server.wait_for("p", db)
+    server.sql("UPDATE t SET n = 1", db=db)
+    wait_until(lambda: server.tables("p", db)["public.t"]["state"] == "errored", what="the table is parked")
+    assert "REPLICA IDENTITY FULL" in server.tables("p", db)["public.t"]["hint"]
+    server.sql("ALTER TABLE t REPLICA IDENTITY FULL; SELECT etl.resync_table('p', 't')", db=db)
+    server.wait_for("p", db)
+    server.sql("UPDATE t SET n = 2", db=db)
+    server.wait_for("p", db)
+    assert folder.rows(relid(server, db, "t")) == source(server, db, "t")
