@@ -39,6 +39,8 @@ typedef struct EtlSenderCallbacks
 	bool		(*skipped) (void *arg, uint32 table);
 	/* A batch is durable. */
 	void		(*delivered) (void *arg, const EtlBatch *batch);
+	/* The first failure of a row that will be tried again (may be NULL). */
+	void		(*trouble) (void *arg, const EtlResult *result);
 } EtlSenderCallbacks;
 
 extern EtlSender *etl_sender_create(const EtlConfig *config, EtlConnection *connection,
@@ -97,8 +99,8 @@ extern long etl_sender_run(EtlSender *sender, int timeout, bool *busy);
 /* Seal every batch now (wait_for, shutdown, ring nearly full). */
 extern void etl_sender_flush(EtlSender *sender);
 
-/* While set, the age of a batch is no reason to keep it open. */
-extern void etl_sender_hurry(EtlSender *sender, bool hurry);
+/* While set for a group of lanes (below 32), age is no reason to keep a batch open. */
+extern void etl_sender_hurry(EtlSender *sender, int group, bool hurry);
 
 extern bool etl_sender_idle(EtlSender *sender); /* nothing open, sealed or in flight */
 

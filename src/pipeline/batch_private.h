@@ -97,8 +97,11 @@ struct EtlSender
 	uint64		nitems;
 	uint64		next_id;
 	bool		halted;
-	bool		hurry;			/* max_batch_delay counts as 0 */
+	uint32		hurry;			/* groups for which max_batch_delay counts as 0 */
 };
+
+/* send.c: the same again later */
+extern void etl_lane_failed(EtlLane *lane, const EtlResult *result);
 
 /* batch.c */
 extern void etl_unit_free(EtlUnit *unit);

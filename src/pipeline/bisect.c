@@ -254,7 +254,7 @@ etl_window_delivered(EtlUnit *unit)
 	result.retry_after = -1;
 	etl_result_set(&result, ETL_ENDPOINT, ERRCODE_FDW_ERROR,
 				   "destination refuses the event \"begin\"");
-	etl_backoff_failed(&unit->lane->backoff, unit->lane->sender->config, &result);
+	etl_lane_failed(unit->lane, &result);
 }
 
 /* Give up the item at "index" (absolute) of the top window of one row. */

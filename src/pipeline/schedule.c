@@ -207,7 +207,7 @@ etl_writer_schedule(EtlWriter *writer)
 
 /* What becomes of a table whose sync worker has gone. */
 static void
-settle_table(EtlWriter *writer, EtlIntake *intake, uint32 index, int sync)
+settle_table(EtlWriter *writer, uint32 index, int sync)
 {
 	EtlTracked *tracked = writer->tracked[index];
 	EtlTableSlot *slot = &etl_shared->tables[index];
@@ -247,8 +247,14 @@ settle_table(EtlWriter *writer, EtlIntake *intake, uint32 index, int sync)
 			etl_writer_renew(writer, tracked, NULL, 0, (EtlCopyReason) slot->reason, true);
 			break;
 		case ETL_TABLE_SYNC_DONE:
-			/* taken over: everything before owned_from is durable */
-			etl_writer_handover(writer, intake, 0, index, slot->owned[0].generation);
+
+			/*
+			 * Taken over, so everything before owned_from is durable.  The
+			 * worker's queue is gone: apply's carries what is left to do.
+			 */
+			etl_writer_handover(writer, &writer->intakes[0],
+								etl_queue_read_position(writer->intakes[0].queue),
+								index, slot->owned[0].generation);
 			break;
 		default:
 			break;
@@ -257,7 +263,7 @@ settle_table(EtlWriter *writer, EtlIntake *intake, uint32 index, int sync)
 
 /* What is still in lanes of a copy that is given up. */
 static void
-skip_rest(EtlWriter *writer, EtlIntake *intake, EtlSyncShared *sync)
+skip_rest(EtlWriter *writer, EtlSyncShared *sync)
 {
 	for (int i = 0; i < sync->ntables; i++)
 	{
@@ -285,7 +291,7 @@ clear_up(EtlWriter *writer, EtlIntake *intake, EtlSyncShared *sync)
 
 	if (intake->queue)
 	{
-		skip_rest(writer, intake, sync);
+		skip_rest(writer, sync);
 
 		/* records that are left, then what is on its way and to be stored */
 		if (etl_queue_used(intake->queue) > 0 &&
@@ -298,7 +304,7 @@ clear_up(EtlWriter *writer, EtlIntake *intake, EtlSyncShared *sync)
 	}
 	etl_writer_detach(writer, intake);
 	for (int i = 0; i < sync->ntables; i++)
-		settle_table(writer, intake, sync->tables[i], index);
+		settle_table(writer, sync->tables[i], index);
 
 	LWLockAcquire(&etl_shared->lock, LW_EXCLUSIVE);
 	sync->state = ETL_SYNC_FREE;

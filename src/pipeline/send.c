@@ -52,7 +52,7 @@ age_left(EtlLane *lane, TimestampTz now)
 	int			delay = lane->sender->config->max_batch_delay;
 	TimestampTz due;
 
-	if (delay <= 0 || lane->sender->hurry)
+	if (delay <= 0 || (lane->sender->hurry & (1U << lane->group)))
 		return 0;
 	due = TimestampTzPlusMilliseconds(lane->open->opened_at, delay);
 	return due <= now ? 0 : (long) ((due - now + 999) / 1000);
@@ -71,6 +71,16 @@ worth_sealing(EtlLane *lane)
  * Outcomes
  * ----------
  */
+
+void
+etl_lane_failed(EtlLane *lane, const EtlResult *result)
+{
+	EtlSender  *sender = lane->sender;
+
+	if (lane->backoff.attempts == 0 && sender->callbacks->trouble)
+		sender->callbacks->trouble(sender->arg, result);
+	etl_backoff_failed(&lane->backoff, sender->config, result);
+}
 
 static void
 finish_transfer(EtlUnit *unit)
@@ -148,7 +158,7 @@ handle_result(EtlUnit *unit, EtlResult *result)
 	}
 
 	if (!handled)
-		etl_backoff_failed(&lane->backoff, sender->config, result);
+		etl_lane_failed(lane, result);
 	if (unit->nwindows == 0)
 		etl_lane_pop(lane);
 }
@@ -241,7 +251,7 @@ run_step(EtlUnit *unit)
 			break;
 		case ETL_RETRY:
 		case ETL_ENDPOINT:
-			etl_backoff_failed(&lane->backoff, sender->config, &result);
+			etl_lane_failed(lane, &result);
 			break;
 		case ETL_FATAL:
 			pipeline_fails(sender, &result);
@@ -383,9 +393,13 @@ etl_sender_flush(EtlSender *sender)
 }
 
 void
-etl_sender_hurry(EtlSender *sender, bool hurry)
+etl_sender_hurry(EtlSender *sender, int group, bool hurry)
 {
-	sender->hurry = hurry;
+	Assert(group < 32);
+	if (hurry)
+		sender->hurry |= 1U << group;
+	else
+		sender->hurry &= ~(1U << group);
 }
 
 bool

@@ -224,28 +224,24 @@ wait_for_work(EtlWriter *writer, long due, bool busy, bool reading)
  * ----------
  */
 
-/* Is there a reason not to wait for the age of batches? */
+/*
+ * Is there a reason not to wait for the age of batches?  Somebody waits (a
+ * session in wait_for(), a sync worker near its hand-over), or the ring is
+ * nearly full.
+ */
 static bool
-in_a_hurry(EtlWriter *writer)
+in_a_hurry(EtlWriter *writer, EtlIntake *intake)
 {
+	XLogRecPtr	durable;
+
 	if (writer->failing)
 		return true;
-	if (pg_atomic_read_u64(&writer->pipeline->flush_target) >
-		pg_atomic_read_u64(&writer->pipeline->durable_lsn))
-		return true;
-	for (int i = 0; i < ETL_INTAKES; i++)
-	{
-		EtlQueue   *queue = writer->intakes[i].queue;
-
-		if (queue == NULL)
-			continue;
-		/* nobody but a sync worker near its end waits for these */
-		if (i > 0 && etl_queue_used(queue) > 0)
-			return true;
-		if (etl_queue_used(queue) > etl_queue_capacity(queue) / 4 * 3)
-			return true;
-	}
-	return false;
+	if (intake->queue == NULL)
+		return false;
+	durable = intake->sync ? intake->durable :
+		pg_atomic_read_u64(&writer->pipeline->durable_lsn);
+	return pg_atomic_read_u64(&writer->pipeline->flush_target) > durable ||
+		etl_queue_used(intake->queue) > etl_queue_capacity(intake->queue) / 4 * 3;
 }
 
 /*
@@ -259,8 +255,9 @@ fail_if_due(EtlWriter *writer)
 	if (!writer->failing || !etl_sender_quiet(writer->sender))
 		return;
 	etl_progress_update(writer);
-	writer->pending_next = 0;
 	etl_pending_run(writer);
+	if (writer->pending != NIL)
+		return;					/* a user's lock: in a moment */
 	etl_writer_fail(writer, writer->fail_sqlstate, writer->fail_message,
 					writer->fail_hint[0] ? writer->fail_hint : NULL);
 }
@@ -283,7 +280,8 @@ turn(EtlWriter *writer)
 	etl_pending_run(writer);
 	etl_writer_schedule(writer);
 
-	etl_sender_hurry(writer->sender, in_a_hurry(writer));
+	for (int i = 0; i < ETL_INTAKES; i++)
+		etl_sender_hurry(writer->sender, i, in_a_hurry(writer, &writer->intakes[i]));
 	if (writer->local)
 	{
 		due = etl_local_run(writer, !took);
@@ -295,7 +293,11 @@ turn(EtlWriter *writer)
 	fail_if_due(writer);
 
 	if (now >= writer->statistics_next)
+	{
+		if (writer->tables_full)
+			etl_writer_load_waiting(writer);
 		store_statistics(writer, now);
+	}
 	if (!took)
 		wait_for_work(writer, due, busy, etl_writer_may_take(writer));
 }

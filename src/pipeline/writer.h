@@ -6,7 +6,10 @@
  *	 writer.c		the main loop, waiting, the end
  *	 writer_start.c	identity, tables into shared memory, queue, connection
  *	 lanes.c		records of a queue -> lanes, marks, things to store
- *	 tables.c		generations of tables, and what becomes of them
+ *	 generations.c	generations of tables, tables as the writer knows them
+ *	 membership.c	tables come and go
+ *	 tables.c		trouble, new copies, hand-overs, requests
+ *	 feedback.c		what the sender says
  *	 toast.c		rows with unchanged out-of-line values
  *	 pending.c		what must be stored, in brackets, and retried
  *	 progress.c		marks -> durable positions, release of the rings
@@ -157,7 +160,7 @@ struct EtlWriter
 	struct EtlLocal *local;		/* ETL_LOCAL_TRANSACTION kinds */
 	bool		pipeline_lanes; /* ETL_BATCH_PIPELINE */
 
-	/* tables.c */
+	/* generations.c */
 	HTAB	   *generation_hash;
 	EtlGeneration **generations;
 	int			ngenerations;
@@ -205,6 +208,9 @@ struct EtlWriter
 extern EtlWriter *etl_writer_start(void);
 extern void etl_writer_connect(EtlWriter *writer);
 
+/* Tables that found no slot so far: is there room now? */
+extern void etl_writer_load_waiting(EtlWriter *writer);
+
 /* writer.c */
 pg_noreturn extern void etl_writer_fail(EtlWriter *writer, int sqlstate, const char *message,
 							const char *hint);
@@ -219,28 +225,36 @@ extern bool etl_writer_may_take(EtlWriter *writer);
 extern void etl_writer_attach(EtlWriter *writer, EtlIntake *intake, dsm_handle handle);
 extern void etl_writer_detach(EtlWriter *writer, EtlIntake *intake);
 
-/* tables.c */
+/* generations.c */
 extern void etl_writer_init_tables(EtlWriter *writer);
 extern EtlGeneration *etl_writer_generation(EtlWriter *writer, uint32 slot, uint32 generation);
-extern EtlTracked *etl_writer_track(EtlWriter *writer, EtlTableSlot *slot,
-									const char *schema_name, const char *table_name);
 extern void etl_writer_set_shape(EtlWriter *writer, EtlGeneration *generation, EtlShape *shape);
 extern void etl_writer_give_up(EtlWriter *writer, uint32 slot);
+extern EtlTracked *etl_writer_track(EtlWriter *writer, EtlTableSlot *slot,
+									const char *schema_name, const char *table_name);
+extern void etl_writer_tables_changed(EtlWriter *writer);
+
+/* membership.c */
 extern void etl_writer_rules(EtlWriter *writer, EtlIntake *intake, uint64 position, List *rules);
+
+/* tables.c */
 extern void etl_writer_park(EtlWriter *writer, EtlGeneration *generation, EtlIntake *intake,
 							uint64 position, int sqlstate, const char *message,
 							const char *hint, XLogRecPtr lsn, uint64 ordinal);
 extern void etl_writer_stop_at(EtlWriter *writer, EtlGeneration *generation, int sqlstate,
 							   const char *message, const char *hint,
 							   XLogRecPtr lsn, uint64 ordinal);
+extern void etl_writer_renew(EtlWriter *writer, EtlTracked *tracked, EtlIntake *intake,
+							 uint64 position, EtlCopyReason reason, bool beside);
 extern void etl_writer_resync(EtlWriter *writer, EtlIntake *intake, uint64 position,
 							  uint32 slot, uint32 generation,
 							  EtlCopyReason reason, bool beside);
 extern void etl_writer_handover(EtlWriter *writer, EtlIntake *intake, uint64 position,
 								uint32 slot, uint32 generation);
-extern void etl_writer_renew(EtlWriter *writer, EtlTracked *tracked, EtlIntake *intake,
-							 uint64 position, EtlCopyReason reason, bool beside);
 extern void etl_writer_scan(EtlWriter *writer);
+
+/* feedback.c */
+extern void etl_writer_log_trouble(EtlWriter *writer, const EtlResult *result);
 extern void etl_writer_count(EtlWriter *writer, const EtlItem *items, int nitems);
 extern const EtlSenderCallbacks etl_writer_callbacks;
 

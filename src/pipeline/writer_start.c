@@ -304,6 +304,47 @@ load_tables(EtlWriter *writer, Start *start)
 	writer->scan = true;
 }
 
+static void
+waiting_body(void *arg)
+{
+	Start	   *start = arg;
+	MemoryContext context = MemoryContextSwitchTo(EtlWorkerContext);
+
+	if (etl_extension_present())
+		start->tables = etl_store_read_tables(start->writer->config->id);
+	MemoryContextSwitchTo(context);
+}
+
+void
+etl_writer_load_waiting(EtlWriter *writer)
+{
+	Start		start;
+	ListCell   *lc;
+
+	memset(&start, 0, sizeof(start));
+	start.writer = writer;
+	if (!etl_bracket_try(ETL_BRACKET_READ, "etl: reading tables", waiting_body, &start))
+		return;
+	writer->tables_full = false;
+	foreach(lc, start.tables)
+	{
+		EtlTableRow *row = lfirst(lc);
+
+		if (etl_shmem_find_table(writer->pipeline, row->relid) == NULL)
+			load_table(writer, row);
+	}
+	list_free_deep(start.tables);
+	if (!writer->tables_full)
+	{
+		LWLockAcquire(&writer->pipeline->lock, LW_EXCLUSIVE);
+		if (writer->pipeline->waiting_for == ETL_WAIT_MAX_TABLES)
+			writer->pipeline->waiting_for = ETL_WAIT_NOTHING;
+		LWLockRelease(&writer->pipeline->lock);
+	}
+	pg_atomic_fetch_add_u64(&writer->pipeline->tables_version, 1);
+	writer->scan = true;
+}
+
 /* ----------
  * Start
  * ----------
@@ -457,6 +498,8 @@ etl_writer_connect(EtlWriter *writer)
 		if (result.status != ETL_RETRY)
 			result.status = ETL_ENDPOINT;
 
+		if (backoff.attempts == 0)
+			etl_writer_log_trouble(writer, &result);
 		etl_backoff_failed(&backoff, config, &result);
 		LWLockAcquire(&writer->pipeline->lock, LW_EXCLUSIVE);
 		writer->pipeline->waiting_for = ETL_WAIT_DESTINATION;
@@ -471,6 +514,7 @@ etl_writer_connect(EtlWriter *writer)
 			if (etl_worker_should_stop())
 				return;
 			etl_writer_watch(writer);
+			etl_pending_run(writer);
 		}
 	}
 	etl_backoff_reset(&backoff);
