@@ -46,8 +46,9 @@
 #define DURABLE_WAIT_MS 250		/* for the writer, near the end */
 #define SAVE_MS			1000	/* between two writes of the slot */
 #define HOLD_AFTER_MS	300		/* of vain tries; doubled after each hold */
-#define HOLD_LAST_MS	10000
-#define HOLD_MS			500
+#define HOLD_AFTER_MOST_MS 20000
+#define HOLD_MS			500		/* doubled, for destinations that are slow */
+#define HOLD_MOST_MS	4000
 
 typedef struct Handover
 {
@@ -72,6 +73,7 @@ typedef struct Handover
 	bool		near;			/* within one batch of apply */
 	TimestampTz near_since;		/* or since the last hold */
 	int			hold_after;
+	int			hold_ms;
 	long		wait_ms;
 
 	bool		taken;			/* handed over at "s" */
@@ -268,10 +270,14 @@ want_flushed(XLogRecPtr position)
 	EtlPipelineShared *pipeline = etl_worker_pipeline;
 	uint64		target = pg_atomic_read_u64(&pipeline->flush_target);
 
-	while (target < position &&
-		   !pg_atomic_compare_exchange_u64(&pipeline->flush_target, &target, position))
-		;
-	etl_shmem_wake_pipeline(pipeline);
+	while (target < position)
+	{
+		if (pg_atomic_compare_exchange_u64(&pipeline->flush_target, &target, position))
+		{
+			etl_shmem_wake_pipeline(pipeline);
+			break;
+		}
+	}
 }
 
 /* Wait for the writer, at most "ms"; true when all before "position" is durable. */
@@ -291,7 +297,7 @@ wait_durable(Handover *h, XLogRecPtr position, long ms)
 			return true;
 		if (left <= 0 || pair_changed(h))
 			return false;
-		(void) etl_worker_wait(Min(left, 20));
+		(void) etl_worker_wait(left);	/* the writer wakes us */
 		etl_sync_check_stop();
 	}
 }
@@ -442,10 +448,10 @@ try_take(Handover *h, XLogRecPtr s)
 static bool
 take_under_hold(Handover *h)
 {
-	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), HOLD_MS);
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), h->hold_ms);
 	bool		done = false;
 
-	etl_ownership_hold(etl_worker_pipeline, HOLD_MS);
+	etl_ownership_hold(etl_worker_pipeline, h->hold_ms);
 	etl_shmem_wake_pipeline(etl_worker_pipeline);
 	while (!done && !pair_changed(h))
 	{
@@ -465,7 +471,8 @@ take_under_hold(Handover *h)
 	etl_ownership_hold(etl_worker_pipeline, 0);
 	etl_shmem_wake_pipeline(etl_worker_pipeline);
 	h->near_since = GetCurrentTimestamp();
-	h->hold_after = Min(h->hold_after * 2, HOLD_LAST_MS);
+	h->hold_after = Min(h->hold_after * 2, HOLD_AFTER_MOST_MS);
+	h->hold_ms = Min(h->hold_ms * 2, HOLD_MOST_MS);
 	return done;
 }
 
@@ -479,41 +486,44 @@ note_near(Handover *h, XLogRecPtr position)
 	{
 		h->near_since = GetCurrentTimestamp();
 		h->hold_after = HOLD_AFTER_MS;
+		h->hold_ms = HOLD_MS;
 		etl_sync_set_state(h->group, ETL_TABLE_CATCHUP);
 	}
 	if (near)
 		h->near = true;
 }
 
-/* One turn; true when the tables were handed over. */
+/*
+ * One turn; true when the tables were handed over.  It ends with a wait when
+ * there is no more WAL: a short one if only apply is waited for.
+ */
 static bool
 turn(Handover *h)
 {
 	bool		end = read_some(h);
 	XLogRecPtr	position = etl_decoder_position(h->decoder);
-	XLogRecPtr	durable = durable_position(h, position);
+	bool		durable = durable_position(h, position) >= position;
 
-	confirm(h, Min(durable, position));
+	confirm(h, Min(durable_position(h, position), position));
 	note_near(h, position);
-	if (h->near && end && (durable >= position || wait_durable(h, position, DURABLE_WAIT_MS)))
+	if (h->near && end)
 	{
-		if (try_take(h, position))
+		if (!durable)
+			durable = wait_durable(h, position, DURABLE_WAIT_MS);
+		if (durable && try_take(h, position))
 			return true;
-		if (apply_knows(h) &&
-			TimestampDifferenceExceeds(h->near_since, GetCurrentTimestamp(), h->hold_after))
-			return take_under_hold(h);
 	}
-	else if (h->near && apply_knows(h) &&
-			 TimestampDifferenceExceeds(h->near_since, GetCurrentTimestamp(), h->hold_after))
+	if (h->near && apply_knows(h) &&
+		TimestampDifferenceExceeds(h->near_since, GetCurrentTimestamp(), h->hold_after))
 		return take_under_hold(h);
 
-	if (end)
+	if (!end)
+		h->wait_ms = FIRST_WAIT_MS;
+	else
 	{
 		(void) etl_worker_wait(h->wait_ms);
-		h->wait_ms = Min(h->wait_ms * 2, h->near ? 2 * FIRST_WAIT_MS : LAST_WAIT_MS);
+		h->wait_ms = Min(h->wait_ms * 2, h->near && durable ? 2 * FIRST_WAIT_MS : LAST_WAIT_MS);
 	}
-	else
-		h->wait_ms = FIRST_WAIT_MS;
 	return false;
 }
 

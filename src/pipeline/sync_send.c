@@ -322,12 +322,31 @@ must_end(EtlSyncSend *send)
 	return send->outcome != ETL_ATTEMPT_COPIED;
 }
 
+/*
+ * Let the sender work.  It is called from inside the copy's query: what it
+ * and the destination's kind allocate must outlive the row, and what they log
+ * is not about the query.
+ */
+static long
+run_sender(EtlSyncSend *send, int timeout, bool *busy)
+{
+	MemoryContext context = MemoryContextSwitchTo(send->group->network);
+	ErrorContextCallback *callers = error_context_stack;
+	long		due;
+
+	error_context_stack = NULL;
+	due = etl_sender_run(send->sender, timeout, busy);
+	error_context_stack = callers;
+	MemoryContextSwitchTo(context);
+	return due;
+}
+
 /* Drive the sender once, at most about WAIT_MS. */
 static void
 drive(EtlSyncSend *send)
 {
 	bool		busy;
-	long		due = etl_sender_run(send->sender, WAIT_MS, &busy);
+	long		due = run_sender(send, WAIT_MS, &busy);
 
 	if (!busy && due != 0 && !etl_sender_idle(send->sender))
 		(void) etl_worker_wait(due < 0 ? WAIT_MS : Min(due, WAIT_MS));
@@ -346,7 +365,7 @@ etl_sync_send_turn(EtlSyncSend *send)
 	send->turn_rows = 0;
 
 	publish_counts(send);
-	(void) etl_sender_run(send->sender, 0, &busy);
+	(void) run_sender(send, 0, &busy);
 	if (etl_sender_bytes(send->sender) <= send->limit)
 	{
 		/* the time since is ours, not the destination's */
@@ -383,6 +402,7 @@ etl_sync_send_call(EtlSyncSend *send, EtlSyncTable *table, EtlSyncCall call)
 	EtlSyncGroup *group = send->group;
 	EtlBackoff	backoff = {0};
 	EtlResult	result;
+	MemoryContext context;
 
 	send->progress = GetCurrentTimestamp();
 	for (;;)
@@ -393,7 +413,9 @@ etl_sync_send_call(EtlSyncSend *send, EtlSyncTable *table, EtlSyncCall call)
 		memset(&result, 0, sizeof(result));
 		result.rejected = -1;
 		result.retry_after = -1;
+		context = MemoryContextSwitchTo(group->network);
 		call(group, table, &result);
+		MemoryContextSwitchTo(context);
 		switch (result.status)
 		{
 			case ETL_DONE:
