@@ -329,6 +329,46 @@ def test_unchanged_toast_under_full_and_in_the_key(server, db, receiver):
     drop(server, db)
 
 
+@pytest.mark.parametrize("wrapping", ["plain", "cloudevents"])
+def test_unchanged_toast_is_completed_from_the_row_before(server, db, receiver, wrapping):
+    """Within what is under way the value is known, and it is the right row's even when keys move."""
+    server.psql("""CREATE TABLE t (id int PRIMARY KEY, n int, "b ig" text, j json);
+                ALTER TABLE t ALTER "b ig" SET STORAGE external, ALTER j SET STORAGE external;
+                INSERT INTO t VALUES (1, 0, repeat('a', 9000), '1'), (9, 0, repeat('z', 9000), '9');
+                CREATE PUBLICATION pub FOR TABLE t""", db)
+    webhook(server, db, receiver, format=wrapping)
+    server.wait_for("p", db)
+
+    # whether the first row is still under way when the second comes is a matter of luck
+    def completed():
+        server.psql("""BEGIN; DELETE FROM t WHERE id = 4;
+                    INSERT INTO t VALUES (4, 0, repeat('b', 9000), to_json(repeat('c,"}', 3000)));
+                    UPDATE t SET n = 1 WHERE id = 4; COMMIT""", db)
+        server.wait_for("p", db)
+        last = [e for e in receiver.events() if e["event"] == "update"][-1]
+        return last if last["updated_table_row_kind"] == "full" else None
+
+    update = wait_until(completed, 30, "a completed row")
+    assert update["missing_columns"] == [] and list(update["updated_table_row"]) == ["id", "n", "b ig", "j"]
+    assert update["updated_table_row"]["b ig"] == "b" * 9000
+    assert update["updated_table_row"]["j"] == 'c,"}' * 3000
+
+    server.psql("""BEGIN;
+                INSERT INTO t VALUES (2, 0, repeat('b', 9000), to_json(repeat('c,"}', 3000)));
+                UPDATE t SET n = 1 WHERE id = 2;
+                UPDATE t SET id = 3 WHERE id = 2;
+                UPDATE t SET id = 2 WHERE id = 1;
+                UPDATE t SET n = 5 WHERE id = 2;
+                UPDATE t SET n = 6 WHERE id = 3;
+                DELETE FROM t WHERE id = 3;
+                UPDATE t SET id = 3 WHERE id = 9;
+                UPDATE t SET n = 7 WHERE id = 3;
+                COMMIT""", db)
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"])
+    drop(server, db)
+
+
 # --- names, encodings, width ---
 
 

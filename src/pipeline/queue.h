@@ -46,6 +46,8 @@ typedef enum EtlRecordKind
 } EtlRecordKind;
 
 #define ETL_RECORD_INCOMPLETE	0x01	/* ROW with holes: see toast.h */
+#define ETL_RECORD_KEY_CHANGED	0x02	/* ROW: another key than before, and no
+										 * delete of the old one */
 #define ETL_RECORD_CASCADE		0x01	/* TRUNCATE */
 #define ETL_RECORD_RESTART_IDENTITY 0x02	/* TRUNCATE */
 #define ETL_RECORD_BESIDE		0x01	/* RESYNC */

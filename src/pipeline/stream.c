@@ -339,7 +339,9 @@ static void
 encode_key(EtlStream *stream, EtlStreamRelation *entry, TupleTableSlot *row)
 {
 	reset_buffer(&stream->key);
-	if (!entry->keyed)
+
+	/* a row that comes and goes unseen could be taken for another */
+	if (!entry->keyed || (entry->rule->operations & ETL_PUBLISH_ROWS) != ETL_PUBLISH_ROWS)
 		return;
 	for (int i = 0; i < entry->shape->ncolumns; i++)
 	{
@@ -395,7 +397,11 @@ put_row(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
 	etl_stream_begin_record(stream);
 	record.op = change->op;
 	record.sub = change->position.sub;
-	record.flags = change->missing ? ETL_RECORD_INCOMPLETE : 0;
+	if (change->missing)
+		record.flags |= ETL_RECORD_INCOMPLETE;
+	if (entry->keyed && change->op == ETL_UPDATE && change->position.sub == 0 &&
+		change->old_row && key_changed(entry))
+		record.flags |= ETL_RECORD_KEY_CHANGED;
 	record.table = entry->slot;
 	record.generation = entry->owned.generation;
 	record.version = entry->shape->version;

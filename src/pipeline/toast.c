@@ -59,6 +59,7 @@ struct EtlToast
 	HTAB	   *entries;
 	long		sweep_at;		/* number of entries */
 	uint64		released;
+	uint64		valid_from;		/* earlier rows complete nothing */
 	ToastChunk *chunks;			/* by position */
 	int			nchunks;
 	int			allocated;
@@ -311,10 +312,17 @@ etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *generation,
 											   record->key_len, 0));
 	id.generation = generation->key;
 
+	/*
+	 * The row under the old key is there no longer, and what is remembered
+	 * under the new one is of another row.  Keys seldom change: forget all.
+	 */
+	if (record->flags & ETL_RECORD_KEY_CHANGED)
+		toast->valid_from = position;
+
 	sweep(toast);
 	entry = hash_search(toast->entries, &id, HASH_ENTER, &found);
 	if (found && (item->flags & ETL_ITEM_INCOMPLETE) &&
-		entry->position >= toast->released &&
+		entry->position >= Max(toast->released, toast->valid_from) &&
 		entry->op != ETL_DELETE && entry->version == record->version &&
 		entry->key_len == record->key_len &&
 		memcmp(entry->key, ETL_RECORD_KEY(record), record->key_len) == 0)

@@ -25,6 +25,7 @@
 #define ETL_PUBLISH_UPDATE		0x02
 #define ETL_PUBLISH_DELETE		0x04
 #define ETL_PUBLISH_TRUNCATE	0x08
+#define ETL_PUBLISH_ROWS		(ETL_PUBLISH_INSERT | ETL_PUBLISH_UPDATE | ETL_PUBLISH_DELETE)
 
 /* Why a published relation is not replicated (table_status.excluded_reason). */
 typedef enum EtlExcluded

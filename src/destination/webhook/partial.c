@@ -6,6 +6,8 @@
  * The bytes of an event are all there is: extract() finds a column's text in
  * an earlier event of the same row, splice() writes a later one again with
  * columns filled in at their places.  Everything else is copied as it is.
+ * Where inserts or deletes are not sent, an earlier event of the same key may
+ * be of another row, so nothing is found.
  *
  *-------------------------------------------------------------------------
  */
@@ -62,7 +64,8 @@ webhook_extract(EtlCodec *codec, const char *row, uint32 len, AttrNumber attnum,
 	Piece		object;
 	Piece		found;
 
-	if (!find_row(codec, row, len, &event, &object))
+	if (!codec->wanted[WEBHOOK_INSERT] || !codec->wanted[WEBHOOK_DELETE] ||
+		!find_row(codec, row, len, &event, &object))
 		return false;
 	for (int i = 0; i < codec->ncolumns; i++)
 	{
