@@ -512,6 +512,52 @@ def test_a_lost_slot(server, db, receivers, answer):
     drop(server, db)
 
 
+# --- deaths ---
+
+
+@pytest.fixture
+def fail(server):
+    """Sets etl.failpoint; cleared behind the test."""
+    yield server.failpoint
+    server.failpoint("")
+
+
+@pytest.mark.parametrize("point", [
+    "apply_slot_made", "writer_slot_created", "writer_before_store", "writer_stored", "batch_send", "batch_durable",
+])
+@pytest.mark.parametrize("action", ["error:3", "fatal:2"])
+def test_the_pair_dies(server, db, receivers, fail, point, action):
+    """At any of these points, also several times in a row: nothing is lost, and it goes on by itself."""
+    Workload.create(server, db, rows=400)
+    receiver = receivers()
+    since = server.log_size()
+    fail(f"{point}={action}")
+    with Workload(server, db) as load:
+        webhook(server, db, receiver, options_=QUICK)
+        wait_until(lambda: f'failpoint "{point}"' in server.log(since), 30, "failpoint reached")
+        done = load.transactions
+        wait_until(lambda: load.transactions > done + 100, 60, "the load goes on")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), NAMES)
+    assert {t["state"] for t in server.tables("p", db).values()} == {"ready"}
+    drop(server, db)
+
+
+def test_the_pair_dies_while_a_table_is_parked(server, db, receivers, fail):
+    """Parking that was not stored yet is found out again, and costs no other table anything."""
+    two_tables(server, db)
+    receiver = receivers(lambda r: 400 if b"poison" in r.body else None)
+    webhook(server, db, receiver, options_=QUICK)
+    server.wait_for("p", db)
+    fail("writer_before_store=error:1")
+    server.psql("BEGIN; INSERT INTO b VALUES (1, 'v'); INSERT INTO a VALUES (1, 'poison'); INSERT INTO b VALUES (2, 'v');"
+                "COMMIT; INSERT INTO b VALUES (3, 'w')", db)
+    assert server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
+    assert {n: t["state"] for n, t in server.tables("p", db).items()} == {"public.a": "errored", "public.b": "ready"}
+    assert_equal(server, db, receiver.state(), ["public.b"])
+    drop(server, db)
+
+
 # --- figures ---
 
 

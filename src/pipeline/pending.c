@@ -119,7 +119,7 @@ etl_pending_run(EtlWriter *writer)
 	if (writer->pending == NIL || writer->pending_next > GetCurrentTimestamp())
 		return;
 
-	ETL_FAILPOINT("writer-store");
+	ETL_FAILPOINT("writer_before_store");
 	if (!etl_bracket_try(ETL_BRACKET_WRITE, "etl: storing state", store_body, writer))
 	{
 		writer->pending_next = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), LOCK_RETRY);
@@ -129,6 +129,7 @@ etl_pending_run(EtlWriter *writer)
 	}
 	if (extension_gone)
 		etl_worker_exit(ETL_EXIT_DONE);
+	ETL_FAILPOINT("writer_stored");
 	failures = 0;
 	show_lock(writer, false);
 	writer->pending_next = 0;

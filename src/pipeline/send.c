@@ -127,7 +127,7 @@ handle_result(EtlUnit *unit, EtlResult *result)
 	switch (result->status)
 	{
 		case ETL_DONE:
-			ETL_FAILPOINT("batch-durable");
+			ETL_FAILPOINT("batch_durable");
 			etl_backoff_reset(&lane->backoff);
 			if (!unit->windows[unit->nwindows - 1].trial)
 				sender->callbacks->delivered(sender->arg, &unit->batch);
@@ -218,7 +218,7 @@ start_transfer(EtlUnit *unit)
 	}
 	batch->attempt++;
 
-	ETL_FAILPOINT("batch-send");
+	ETL_FAILPOINT("batch_send");
 	unit->in_flight = true;
 	sender->in_flight++;
 	sender->routine->send_start(sender->connection, batch);

@@ -41,7 +41,7 @@ store_slot_created(EtlWriter *writer, EtlPending *pending)
 static void
 slot_created_stored(EtlWriter *writer, EtlPending *pending)
 {
-	ETL_FAILPOINT("writer-slot-created");
+	ETL_FAILPOINT("writer_slot_created");
 	writer->config->slot_created = true;
 	writer->slot_pending = false;
 	LWLockAcquire(&writer->pipeline->lock, LW_EXCLUSIVE);
