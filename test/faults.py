@@ -34,6 +34,15 @@ Actions, by the moment they strike:
                 endless  a body without an end
                 endless_headers
 
+In front of an engine (engines/proxy.py) there are three more, and every fault
+of answering can have `apply`: the engine gets the request first, only its
+answer is lost.
+
+                later    close without an answer; the engine gets the request
+                         after `seconds`, or when it is released
+                duplicate   the engine gets it, and later once more
+                corrupt  one byte of the body is changed on its way
+
 A fault's `count` is 1 unless given; None means for as long as the plan stands.
 """
 
@@ -45,7 +54,7 @@ STAGES = {
     "accepting": ("reset_accept", "close_accept", "hang_accept"),
     "headers": ("early", "cut"),
     "answering": ("status", "hang", "hang_headers", "hang_body", "half", "garbage", "empty", "reset", "lost",
-                  "slow", "endless", "endless_headers"),
+                  "slow", "endless", "endless_headers", "later", "duplicate", "corrupt"),
 }
 STAGE = {action: stage for stage, actions in STAGES.items() for action in actions}
 
@@ -66,6 +75,7 @@ class Fault:
     seconds: float = 0
     pause: float = 0
     full: bool = False
+    apply: bool = False
 
     def __post_init__(self):
         if self.action not in STAGE:

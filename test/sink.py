@@ -185,7 +185,7 @@ class Sink:
             self.stats["open"] += 1
             self.peers.add(peer)
             number = self.stats["connections"]
-        connection = Connection(self, peer, number)
+        connection = self.make_connection(peer, number)
         try:
             connection.run()
         except (Gone, OSError):
@@ -197,6 +197,9 @@ class Sink:
             with self.lock:
                 self.stats["open"] -= 1
                 self.peers.discard(peer)
+
+    def make_connection(self, peer, number):
+        return Connection(self, peer, number)
 
     def note(self, request, answer):
         """Record a request; `answer` is the status, None if there is none."""
@@ -327,8 +330,13 @@ class Connection:
             self.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         request["body"] = self._body(headers)
         request["time"] = time.time()
+        return self._respond(request)
+
+    def _respond(self, request):
+        """Answer a request that was read; false when the connection is to be closed."""
+        headers = request["headers"]
         body = decode(request["body"], headers.get("content-encoding"))
-        fault = self.sink.plan.take("answering", path, len(body), body)
+        fault = self.sink.plan.take("answering", request["path"], len(body), body)
         if self.sink.secrets:
             request["unsigned"] = signature_fault(self.sink.secrets, headers, body, request["time"])
         if fault:
@@ -493,8 +501,8 @@ class Control(http.server.BaseHTTPRequestHandler):
     do_POST = do_DELETE = do_PUT
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(description):
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
     parser.add_argument("--control", type=int, default=0)
@@ -504,11 +512,13 @@ def main():
     parser.add_argument("--secret", action="append", help="whsec_...; signatures are checked")
     parser.add_argument("--record", help="append requests to this file, as JSON lines")
     parser.add_argument("--count-only", action="store_true", help="do not keep requests")
-    args = parser.parse_args()
+    return parser
 
-    sink = Sink(args)
-    Control.sink = sink
-    control = http.server.ThreadingHTTPServer(("127.0.0.1", args.control), Control)
+
+def serve(sink, control_class):
+    """Print the ports and serve until told to stop."""
+    control_class.sink = sink
+    control = http.server.ThreadingHTTPServer(("127.0.0.1", sink.args.control), control_class)
     control.daemon_threads = True
     threading.Thread(target=control.serve_forever, args=(0.05,), daemon=True).start()
     print(json.dumps({"port": sink.port, "control": control.server_address[1]}), flush=True)
@@ -516,6 +526,10 @@ def main():
         sink.serve()
     except KeyboardInterrupt:
         pass
+
+
+def main():
+    serve(Sink(arguments(__doc__.splitlines()[0]).parse_args()), Control)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,9 @@ class Failure(Exception):
     @classmethod
     def of(cls, error, user="default"):
         """From what chdb raised: its own prefixes and repetitions are taken off."""
+        cause = error.__cause__
+        if isinstance(cause, UnicodeDecodeError):  # the engine quoted bytes of the data
+            error = cause.object.decode("utf-8", "surrogateescape")
         text = re.sub(r"^Streaming insert \w+ failed: ", "", str(error))
         match = re.match(r"Code: (\d+)\. DB::Exception: (.*)", text, re.S)
         if not match:
@@ -241,7 +244,9 @@ class Engine:
             done = session.query(text, default_format)
             return Result(done.bytes(), done.storage_rows_read(), done.storage_bytes_read(), done.rows_written(),
                           done.bytes_written(), done.elapsed())
-        except RuntimeError as error:
+        except (RuntimeError, UnicodeDecodeError) as error:
+            if isinstance(error, UnicodeDecodeError):
+                error = RuntimeError(error.object.decode("utf-8", "surrogateescape"))
             raise Failure.of(error, entry.user) from None
         finally:
             session.close()
