@@ -140,9 +140,9 @@ launcher_loop(void)
 	for (;;)
 	{
 		TimestampTz now = GetCurrentTimestamp();
-		TimestampTz due = etl_supervise_run(now);
+		TimestampTz due = etl_look_run(now);
 
-		due = Min(due, etl_look_run(now));
+		due = etl_earlier(due, etl_supervise_run(now));
 		etl_worker_wait(wait_time(due));
 	}
 }

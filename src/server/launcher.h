@@ -18,6 +18,13 @@ extern void etl_launcher_register(void);	/* from _PG_init when preloading */
 /* Nothing is due by itself. */
 #define ETL_NEVER	DT_NOEND
 
+/* The earlier of two times (unlike Min(), evaluates each once). */
+static inline TimestampTz
+etl_earlier(TimestampTz a, TimestampTz b)
+{
+	return a < b ? a : b;
+}
+
 /*
  * Register a worker; NULL when max_worker_processes is reached.  The handle
  * lives in the current memory context.

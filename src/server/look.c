@@ -30,7 +30,7 @@
 #include "server/launcher.h"
 #include "server/request.h"
 
-#define LIMIT_RETRY		1000	/* ms, when no worker process is to be had */
+#define LIMIT_RETRY		250		/* ms, when no worker process is to be had */
 #define LATER_RETRY		500		/* ms, after an unfinished look; doubles */
 
 /* Databases not looked at since this launcher has started. */
@@ -148,7 +148,7 @@ take_request(TimestampTz now, TimestampTz *due)
 			continue;
 		if (request->next_try > now)
 		{
-			*due = Min(*due, request->next_try);
+			*due = etl_earlier(*due, request->next_try);
 			continue;
 		}
 		result = request->database;
@@ -330,7 +330,7 @@ etl_look_run(TimestampTz now)
 		if (!may_look(database))
 			continue;
 		if (!start_look(database))
-			due = Min(due, TimestampTzPlusMilliseconds(now, LIMIT_RETRY));
+			due = etl_earlier(due, TimestampTzPlusMilliseconds(now, LIMIT_RETRY));
 		break;
 	}
 	return due;

@@ -15,11 +15,8 @@
  *				when the run has lasted, else after a growing delay
  *
  * A worker is known by its handle, or, after a restart of the launcher, by
- * its PGPROC in the entry.  One that was registered and never attached is
- * shut out by drawing another incarnation number.
- *
- * Sync workers are registered for entries that writers have filled; their
- * lives do not depend on the pair's.
+ * its PGPROC in the entry.  Sync workers are registered for entries that
+ * writers have filled; their lives do not depend on the pair's.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,7 +34,15 @@
 #include "server/worker.h"
 
 #define LASTING_RUN		10000	/* ms: such a run resets the backoff */
-#define LIMIT_RETRY		1000	/* ms between attempts while a limit is hit */
+
+/*
+ * ms between attempts while a limit is hit.  A pair that finds room for only
+ * one worker holds that for a moment; who needs one alone (sync workers,
+ * looks) asks more often, so that they do not meet again and again.
+ */
+#define PAIR_RETRY		1000
+#define SINGLE_RETRY	250
+
 #define PARTNER_GRACE	500		/* ms for the other half of a broken pair */
 #define STOP_GRACE		500		/* ms on top of etl.shutdown_timeout */
 #define TERMINATE_AGAIN 5000	/* ms after SIGTERM did not help */
@@ -168,7 +173,7 @@ static TimestampTz
 wait_for_limit(EtlPipelineShared *pipeline, EtlWaitingFor limit, TimestampTz now)
 {
 	etl_shmem_set_state(pipeline, ETL_PIPELINE_WAITING, limit);
-	return TimestampTzPlusMilliseconds(now, LIMIT_RETRY);
+	return TimestampTzPlusMilliseconds(now, PAIR_RETRY);
 }
 
 /* Register both workers, or neither.  The lock is not held. */
@@ -210,7 +215,7 @@ start_pair(int i, TimestampTz now)
 	LWLockAcquire(&etl_shared->lock, LW_EXCLUSIVE);
 	pipeline->incarnation = next_incarnation();
 	pipeline->started_at = 0;
-	pipeline->next_start = TimestampTzPlusMilliseconds(now, LIMIT_RETRY);
+	pipeline->next_start = TimestampTzPlusMilliseconds(now, PAIR_RETRY);
 	LWLockRelease(&etl_shared->lock);
 	return wait_for_limit(pipeline, ETL_WAIT_WORKER_PROCESSES, now);
 }
@@ -340,7 +345,7 @@ start_cleanup(int i, TimestampTz now)
 
 	pairs[i].cleanup = etl_launch(ETL_ROLE_CHECK, &args);
 	if (pairs[i].cleanup == NULL)
-		return TimestampTzPlusMilliseconds(now, LIMIT_RETRY);
+		return TimestampTzPlusMilliseconds(now, SINGLE_RETRY);
 	return ETL_NEVER;
 }
 
@@ -415,18 +420,12 @@ supervise_pipeline(int i, TimestampTz now)
 	}
 	LWLockRelease(&etl_shared->lock);
 
-	switch (action)
-	{
-		case ACT_NOTHING:
-			break;
-		case ACT_START:
-			return start_pair(i, now);
-		case ACT_CLEANUP:
-			return start_cleanup(i, now);
-		case ACT_LOOK:
-			etl_request_publish(database);
-			break;
-	}
+	if (action == ACT_START)
+		return start_pair(i, now);
+	if (action == ACT_CLEANUP)
+		return start_cleanup(i, now);
+	if (action == ACT_LOOK)
+		etl_request_publish(database);
 	return due;
 }
 
@@ -461,7 +460,7 @@ start_sync(int k, TimestampTz now)
 	if (!workers_left(1))
 	{
 		show_sync_waiting(sync, ETL_WAIT_MAX_WORKERS);
-		return TimestampTzPlusMilliseconds(now, LIMIT_RETRY);
+		return TimestampTzPlusMilliseconds(now, SINGLE_RETRY);
 	}
 	sync->incarnation = args.incarnation = next_incarnation();
 	sync->state = ETL_SYNC_STARTED;
@@ -475,7 +474,7 @@ start_sync(int k, TimestampTz now)
 	{
 		sync->state = ETL_SYNC_REQUESTED;
 		show_sync_waiting(sync, ETL_WAIT_WORKER_PROCESSES);
-		return TimestampTzPlusMilliseconds(now, LIMIT_RETRY);
+		return TimestampTzPlusMilliseconds(now, SINGLE_RETRY);
 	}
 	show_sync_waiting(sync, ETL_WAIT_NOTHING);
 	return ETL_NEVER;
@@ -584,14 +583,14 @@ etl_supervise_run(TimestampTz now)
 	TimestampTz due = ETL_NEVER;
 
 	for (int i = 0; i < etl_shared->npipelines; i++)
-		due = Min(due, supervise_pipeline(i, now));
+		due = etl_earlier(due, supervise_pipeline(i, now));
 
 	/* what pairs leave of the workers' share is for sync workers */
 	for (int k = 0; k < etl_shared->nsyncs; k++)
 	{
 		bool		was_there = syncs[k].handle != NULL;
 
-		due = Min(due, supervise_sync(k, now));
+		due = etl_earlier(due, supervise_sync(k, now));
 
 		/* its pipeline may have waited for that, and will not wake us */
 		if (was_there && syncs[k].handle == NULL)
