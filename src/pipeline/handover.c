@@ -13,8 +13,8 @@
  *
  * For quiet tables that is the first look.  Under constant load apply is
  * always a little ahead of what is durable, so after a while apply is held
- * for a few hundred milliseconds, in which this process reads to the end and
- * waits for the writer.
+ * for about one round trip of the destination, in which this process reads to
+ * the end and waits for the writer.
  *
  * The pair may be started again meanwhile.  Its writer knows nothing of what
  * the old one had taken from the queue, so the queue and the decoding context
@@ -47,8 +47,9 @@
 #define SAVE_MS			1000	/* between two writes of the slot */
 #define HOLD_AFTER_MS	300		/* of vain tries; doubled after each hold */
 #define HOLD_AFTER_MOST_MS 20000
-#define HOLD_MS			500		/* doubled, for destinations that are slow */
-#define HOLD_MOST_MS	4000
+#define HOLD_LEAST_MS	500
+#define HOLD_MOST_MS	15000
+#define DRAIN_MOST_MS	30000	/* before a hold */
 
 typedef struct Handover
 {
@@ -73,7 +74,6 @@ typedef struct Handover
 	bool		near;			/* within one batch of apply */
 	TimestampTz near_since;		/* or since the last hold */
 	int			hold_after;
-	int			hold_ms;
 	long		wait_ms;
 
 	bool		taken;			/* handed over at "s" */
@@ -444,15 +444,36 @@ try_take(Handover *h, XLogRecPtr s)
 	return true;
 }
 
+/*
+ * How long must apply be held?  First, with nothing held, what is on its way
+ * gets durable while nothing new is read; how long that takes is what the
+ * destination needs for one more batch.  0: it takes too long.
+ */
+static int
+hold_time(Handover *h)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	long		took;
+
+	if (!wait_durable(h, etl_decoder_position(h->decoder), DRAIN_MOST_MS))
+		return 0;
+	took = TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+	return Min(Max(2 * took, HOLD_LEAST_MS), HOLD_MOST_MS);
+}
+
 /* Hold apply for a moment, and use it. */
 static bool
 take_under_hold(Handover *h)
 {
-	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), h->hold_ms);
+	int			ms = hold_time(h);
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 	bool		done = false;
 
-	etl_ownership_hold(etl_worker_pipeline, h->hold_ms);
-	etl_shmem_wake_pipeline(etl_worker_pipeline);
+	if (ms > 0)
+	{
+		etl_ownership_hold(etl_worker_pipeline, ms);
+		etl_shmem_wake_pipeline(etl_worker_pipeline);
+	}
 	while (!done && !pair_changed(h))
 	{
 		XLogRecPtr	position;
@@ -468,11 +489,13 @@ take_under_hold(Handover *h)
 		if (!done)
 			(void) etl_worker_wait(5);
 	}
-	etl_ownership_hold(etl_worker_pipeline, 0);
-	etl_shmem_wake_pipeline(etl_worker_pipeline);
+	if (ms > 0)
+	{
+		etl_ownership_hold(etl_worker_pipeline, 0);
+		etl_shmem_wake_pipeline(etl_worker_pipeline);
+	}
 	h->near_since = GetCurrentTimestamp();
 	h->hold_after = Min(h->hold_after * 2, HOLD_AFTER_MOST_MS);
-	h->hold_ms = Min(h->hold_ms * 2, HOLD_MOST_MS);
 	return done;
 }
 
@@ -486,7 +509,6 @@ note_near(Handover *h, XLogRecPtr position)
 	{
 		h->near_since = GetCurrentTimestamp();
 		h->hold_after = HOLD_AFTER_MS;
-		h->hold_ms = HOLD_MS;
 		etl_sync_set_state(h->group, ETL_TABLE_CATCHUP);
 	}
 	if (near)

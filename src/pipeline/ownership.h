@@ -46,7 +46,7 @@ extern bool etl_ownership_lookup(EtlPipelineShared *pipeline, uint32 slot, Oid r
 /*
  * Under constant load apply is always a little ahead of what sync has made
  * durable, and the hand-over could be put off for ever.  Sync then asks for a
- * short hold, a few hundred milliseconds: apply, between WAL records, reads
+ * short hold, about one round trip of the destination: apply, between WAL records, reads
  * on only when etl_ownership_held() is 0.  It gives the milliseconds left.
  */
 extern void etl_ownership_hold(EtlPipelineShared *pipeline, int ms);	/* 0 ends it */
