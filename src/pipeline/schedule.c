@@ -15,9 +15,12 @@
  */
 #include "postgres.h"
 
+#include "access/relation.h"
 #include "catalog/pg_class.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/memutils.h"
-#include "utils/syscache.h"
+#include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "catalog/bracket.h"
@@ -90,23 +93,43 @@ collect(EtlWriter *writer, Candidates *candidates)
 	}
 }
 
+/*
+ * Blocks of a table's file and of its TOAST table's: statistics say nothing
+ * about a table that was just filled.  A table that somebody has locked
+ * exclusively counts as a large one, so that it keeps nobody waiting; -1 when
+ * it is gone.
+ */
+static int64
+table_pages(Oid relid)
+{
+	Relation	relation;
+	Oid			toast;
+	int64		pages;
+
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return GROUP_PAGES;
+	relation = try_relation_open(relid, NoLock);
+	if (relation == NULL)
+	{
+		UnlockRelationOid(relid, AccessShareLock);
+		return -1;
+	}
+	pages = RELKIND_HAS_STORAGE(relation->rd_rel->relkind) ?
+		RelationGetNumberOfBlocks(relation) : 0;
+	toast = relation->rd_rel->reltoastrelid;
+	relation_close(relation, AccessShareLock);
+	if (OidIsValid(toast))
+		pages += Max(table_pages(toast), 0);
+	return pages;
+}
+
 static void
 sizes_body(void *arg)
 {
 	Candidates *candidates = arg;
 
 	for (int i = 0; i < candidates->n; i++)
-	{
-		Candidate  *candidate = &candidates->list[i];
-		HeapTuple	tuple = SearchSysCache1(RELOID,
-											ObjectIdGetDatum(candidate->tracked->relid));
-
-		candidate->pages = -1;
-		if (!HeapTupleIsValid(tuple))
-			continue;
-		candidate->pages = Max(((Form_pg_class) GETSTRUCT(tuple))->relpages, 0);
-		ReleaseSysCache(tuple);
-	}
+		candidates->list[i].pages = table_pages(candidates->list[i].tracked->relid);
 }
 
 /* Fill a free entry with the next candidates; number of tables taken. */
