@@ -44,11 +44,13 @@ def canonical(value, kind):
     if value is None:
         return None
     if kind.startswith("Array("):
-        return tuple(canonical(v, kind[6:-1] if not isinstance(v, list) else kind) for v in value)
+        return tuple(canonical(v, kind if isinstance(v, list) else kind[6:-1]) for v in value)
     if kind == "Float32":
         return "float " + repr(struct.unpack("<f", struct.pack("<f", value))[0])
     if kind == "Float64":
         return "float " + repr(float(value))
+    if isinstance(value, str) and kind.startswith(("Int", "UInt")):
+        return int(value)  # xid and its like
     if isinstance(value, datetime) and value.tzinfo is None:
         return value.replace(tzinfo=timezone.utc)
     return value
