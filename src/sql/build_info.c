@@ -60,7 +60,7 @@ etl_build_info(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
-	InitMaterializedSRF(fcinfo, 0);
+	etl_sql_rows(fcinfo, 2);
 	put(rsinfo, "library", ETL_VERSION);
 	put(rsinfo, "sql", sql_version());
 	put(rsinfo, "postgresql", PG_VERSION);

@@ -22,6 +22,7 @@
 #include "commands/extension.h"
 #include "executor/spi.h"
 #include "foreign/foreign.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -247,6 +248,23 @@ etl_sql_refuse_dropping(const EtlPipelineRow *pipeline)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("pipeline \"%s\" is being dropped", pipeline->name),
 				 errhint("Its name is free again once it has left etl.status.")));
+}
+
+void
+etl_sql_check_row_type(TupleDesc desc, int ncolumns)
+{
+	if (desc->natts != ncolumns)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("SQL objects of extension \"etl\" do not fit its library"),
+				 errhint("Run ALTER EXTENSION etl UPDATE.")));
+}
+
+void
+etl_sql_rows(FunctionCallInfo fcinfo, int ncolumns)
+{
+	InitMaterializedSRF(fcinfo, 0);
+	etl_sql_check_row_type(((ReturnSetInfo *) fcinfo->resultinfo)->setDesc, ncolumns);
 }
 
 void

@@ -12,6 +12,7 @@
 #ifndef ETL_SQL_COMMON_H
 #define ETL_SQL_COMMON_H
 
+#include "access/tupdesc.h"
 #include "fmgr.h"
 #include "utils/jsonb.h"
 
@@ -32,6 +33,14 @@ typedef struct EtlSqlFrame
  */
 extern void etl_sql_enter(EtlSqlFrame *frame);
 extern void etl_sql_leave(EtlSqlFrame *frame);
+
+/*
+ * Materialize mode for a function that returns rows of "ncolumns" columns.
+ * ERROR 55000 when the installed SQL objects are of another version: the
+ * library may be newer than they are until ALTER EXTENSION etl UPDATE.
+ */
+extern void etl_sql_rows(FunctionCallInfo fcinfo, int ncolumns);
+extern void etl_sql_check_row_type(TupleDesc desc, int ncolumns);
 
 /* For a moment the caller again (checks of the caller's rights), and back. */
 extern void etl_sql_suspend(const EtlSqlFrame *frame);

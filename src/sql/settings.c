@@ -176,7 +176,7 @@ etl_option_rows(PG_FUNCTION_ARGS)
 	EtlSqlFrame frame;
 	ListCell   *lc;
 
-	InitMaterializedSRF(fcinfo, 0);
+	etl_sql_rows(fcinfo, OPTION_COLUMNS);
 	etl_sql_enter(&frame);
 	foreach(lc, etl_routine_list())
 		put_kind(rsinfo, lfirst(lc));

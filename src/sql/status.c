@@ -176,7 +176,7 @@ etl_shared_pipelines(PG_FUNCTION_ARGS)
 	List	   *ids;
 	EtlPipelineShared *copy;
 
-	InitMaterializedSRF(fcinfo, 0);
+	etl_sql_rows(fcinfo, PIPELINE_COLUMNS);
 	if (etl_shared == NULL)
 		return (Datum) 0;
 	ids = visible_pipelines();
@@ -262,7 +262,7 @@ etl_shared_tables(PG_FUNCTION_ARGS)
 	EtlTableSlot *copies;
 	int		   *indexes;
 
-	InitMaterializedSRF(fcinfo, 0);
+	etl_sql_rows(fcinfo, TABLE_COLUMNS);
 	if (etl_shared == NULL)
 		return (Datum) 0;
 	ids = visible_pipelines();
@@ -301,6 +301,7 @@ etl_shared_server(PG_FUNCTION_ARGS)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
+	etl_sql_check_row_type(desc, lengthof(values));
 	values[0] = BoolGetDatum(etl_shared != NULL);
 	if (etl_shared != NULL)
 	{
