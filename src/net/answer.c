@@ -218,7 +218,7 @@ fail_connect(EtlHttpTransfer *t, const char *detail)
 
 	if (t->refused && !t->opened)
 	{
-		etl_answer_fail(t, ETL_HTTP_REFUSED, ERRCODE_INSUFFICIENT_PRIVILEGE,
+		etl_answer_fail(t, ETL_HTTP_REFUSED, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 						"connecting to the address of \"%s\" is not allowed",
 						t->response.peer);
 		return;

@@ -274,7 +274,7 @@ check_hosts(EtlHttpTransfer *t, const char *host)
 		(!t->host_named &&
 		 (settings->proxy || !etl_host_list_has_blocks(allowed))))
 	{
-		etl_answer_fail(t, ETL_HTTP_REFUSED, ERRCODE_INSUFFICIENT_PRIVILEGE,
+		etl_answer_fail(t, ETL_HTTP_REFUSED, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 						"connecting to host \"%s\" is not allowed", host);
 		return false;
 	}
@@ -295,7 +295,7 @@ check_hosts(EtlHttpTransfer *t, const char *host)
 		if (etl_host_forbidden(proxy_host) ||
 			(!t->host_named && !etl_host_list_has_blocks(allowed)))
 		{
-			etl_answer_fail(t, ETL_HTTP_REFUSED, ERRCODE_INSUFFICIENT_PRIVILEGE,
+			etl_answer_fail(t, ETL_HTTP_REFUSED, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 							"connecting to proxy host \"%s\" is not allowed", proxy_host);
 			return false;
 		}
