@@ -24,234 +24,37 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "catalog/bracket.h"
+#include "pipeline/handover.h"
 #include "pipeline/ownership.h"
-#include "pipeline/store.h"
-#include "pipeline/stream.h"
-#include "pipeline/sync.h"
 #include "server/worker.h"
-#include "source/decode.h"
 #include "source/slot.h"
 
-#define QUEUE_SIZE		((Size) 4 * 1024 * 1024)
 #define TURN_MS			100		/* of reading, between two looks around */
 #define FIRST_WAIT_MS	10		/* for more WAL, doubled while there is none */
 #define LAST_WAIT_MS	200
 #define DURABLE_WAIT_MS 250		/* for the writer, near the end */
-#define SAVE_MS			1000	/* between two writes of the slot */
 #define HOLD_AFTER_MS	300		/* of vain tries; doubled after each hold */
 #define HOLD_AFTER_MOST_MS 20000
 #define HOLD_LEAST_MS	500
 #define HOLD_MOST_MS	15000
 #define DRAIN_MOST_MS	30000	/* before a hold */
 
-typedef struct Handover
-{
-	EtlSyncGroup *group;
-	EtlConfig  *config;
-	List	   *rules;			/* EtlRule * */
-	MemoryContext context;		/* of everything below; one incarnation */
-	uint64		incarnation;	/* of the pair */
-	EtlQueue   *queue;
-	EtlStream  *stream;
-	EtlDecoder *decoder;
-	int			ntables;
-	EtlStreamTable *tables;
-
-	uint64		tables_version; /* as of the last look at the slots */
-	uint64		needed;			/* tables_version that apply must have seen */
-	uint64		shapes_put;
-	XLogRecPtr	progressed;		/* of the last PROGRESS record */
-	XLogRecPtr	confirmed;
-	TimestampTz saved;
-
-	bool		near;			/* within one batch of apply */
-	TimestampTz near_since;		/* or since the last hold */
-	int			hold_after;
-	long		wait_ms;
-
-	bool		taken;			/* handed over at "s" */
-	XLogRecPtr	s;
-	bool		rebuild;		/* why an ERROR is thrown out of a callback */
-} Handover;
-
-/* ----------
- * Making, and making anew
- * ----------
- */
-
-static bool
-pair_changed(const Handover *h)
-{
-	const volatile EtlPipelineShared *pipeline = etl_worker_pipeline;
-
-	return pipeline->incarnation != h->incarnation;
-}
-
-static void confirm(Handover *h, XLogRecPtr lsn);
-
-/* The ring is full. */
-static void
-ring_full(void *arg)
-{
-	Handover   *h = arg;
-
-	etl_sync_check_stop();
-	if (pair_changed(h))
-	{
-		h->rebuild = true;
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg_internal("pipeline was started again during catch-up")));
-	}
-	confirm(h, pg_atomic_read_u64(&etl_worker_sync->durable_lsn));
-}
-
-/* What is known of tables and rules by now; read when the pair was restarted. */
-static void
-reload_body(void *arg)
-{
-	Handover   *h = arg;
-	EtlConfig  *config = etl_config_load(h->config->id, false, h->context);
-	MemoryContext context;
-	List	   *rules;
-
-	etl_rules_load_local_schemas();
-	if (config == NULL)
-		return;
-	context = MemoryContextSwitchTo(h->context);
-	h->config = config;
-	rules = etl_store_read_rules(config->id);
-	if (rules != NIL)
-		h->rules = rules;
-	for (int i = 0; i < h->ntables; i++)
-	{
-		List	   *shapes = etl_store_read_shapes(config->id, h->tables[i].relid,
-												   h->tables[i].generation);
-
-		if (shapes != NIL)
-			h->tables[i].shape = llast(shapes);
-	}
-	MemoryContextSwitchTo(context);
-}
-
-static void
-make_tables(Handover *h)
-{
-	EtlSyncGroup *group = h->group;
-
-	h->tables = palloc0(sizeof(EtlStreamTable) * group->ntables);
-	h->ntables = 0;
-	for (int i = 0; i < group->ntables; i++)
-	{
-		EtlSyncTable *table = &group->tables[i];
-
-		if (table->left)
-			continue;
-		h->tables[h->ntables].slot = table->slot;
-		h->tables[h->ntables].relid = table->relid;
-		h->tables[h->ntables].generation = table->generation;
-		h->tables[h->ntables].shape = table->shape;
-		h->ntables++;
-	}
-}
-
-static void
-publish_queue(Handover *h)
-{
-	EtlPipelineShared *pipeline = etl_worker_pipeline;
-
-	pg_atomic_write_u64(&etl_worker_sync->durable_lsn, InvalidXLogRecPtr);
-	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
-	etl_worker_sync->queue = etl_queue_handle(h->queue);
-	LWLockRelease(&pipeline->lock);
-	etl_shmem_wake_pipeline(pipeline);
-}
-
-/* Everything that lives as long as the pair; "again": the pair is a new one. */
-static void
-build(Handover *h, bool again)
-{
-	MemoryContext context;
-
-	h->incarnation = etl_worker_pipeline->incarnation;
-	if (h->queue)
-		etl_queue_detach(h->queue);
-	h->queue = NULL;
-	MemoryContextReset(h->context);
-	context = MemoryContextSwitchTo(h->context);
-	h->rebuild = false;
-	h->progressed = InvalidXLogRecPtr;
-	h->shapes_put = 0;
-	h->tables_version = 0;
-	h->config = h->group->config;
-	h->rules = h->group->rules;
-
-	make_tables(h);
-	while (again && !etl_bracket_try(ETL_BRACKET_DECODER, "etl: read state", reload_body, h))
-		etl_sync_pause(100);
-	for (int i = 0; i < h->ntables; i++)
-		h->tables[i].options = etl_config_table_options(h->config,
-														h->tables[i].shape->schema_name,
-														h->tables[i].shape->table_name);
-
-	h->queue = etl_queue_create(QUEUE_SIZE);
-	h->stream = etl_stream_create_sync(h->config, h->queue, h->ntables, h->tables,
-									   h->rules);
-	etl_stream_set_idle(h->stream, ring_full, h);
-	publish_queue(h);
-	if (!h->taken)
-	{
-		h->decoder = etl_decoder_start(InvalidXLogRecPtr, &etl_stream_callbacks, h->stream);
-		h->confirmed = MyReplicationSlot->data.confirmed_flush;
-	}
-	MemoryContextSwitchTo(context);
-}
-
-/* The decoding context is of no use any more: get rid of all it may hold. */
-static void
-clean_up(Handover *h)
-{
-	AbortOutOfAnyTransaction();
-	MemoryContextSwitchTo(EtlWorkerContext);
-	h->decoder = NULL;
-	etl_slot_release();
-	InvalidateSystemCaches();
-}
-
 /* ----------
  * Positions
  * ----------
  */
-
-static void
-confirm(Handover *h, XLogRecPtr lsn)
-{
-	TimestampTz now;
-	bool		save;
-
-	if (lsn <= h->confirmed)
-		return;
-	now = GetCurrentTimestamp();
-	save = TimestampDifferenceExceeds(h->saved, now, SAVE_MS);
-	etl_decoder_confirm(h->decoder, lsn, save);
-	h->confirmed = lsn;
-	if (save)
-		h->saved = now;
-}
 
 /*
  * Up to where is everything durable?  An empty queue says: up to where we
  * have read.  Else the writer is told by a PROGRESS record.
  */
 static XLogRecPtr
-durable_position(Handover *h, XLogRecPtr position)
+durable_position(EtlHandover *h, XLogRecPtr position)
 {
 	if (etl_queue_used(h->queue) == 0)
 		return position;
@@ -282,7 +85,7 @@ want_flushed(XLogRecPtr position)
 
 /* Wait for the writer, at most "ms"; true when all before "position" is durable. */
 static bool
-wait_durable(Handover *h, XLogRecPtr position, long ms)
+wait_durable(EtlHandover *h, XLogRecPtr position, long ms)
 {
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 
@@ -295,7 +98,7 @@ wait_durable(Handover *h, XLogRecPtr position, long ms)
 
 		if (durable_position(h, position) >= position)
 			return true;
-		if (left <= 0 || pair_changed(h))
+		if (left <= 0 || etl_handover_pair_changed(h))
 			return false;
 		(void) etl_worker_wait(left);	/* the writer wakes us */
 		etl_sync_check_stop();
@@ -304,7 +107,7 @@ wait_durable(Handover *h, XLogRecPtr position, long ms)
 
 /* Read WAL for a while; true at its end. */
 static bool
-read_some(Handover *h)
+read_some(EtlHandover *h)
 {
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), TURN_MS);
 
@@ -326,7 +129,7 @@ read_some(Handover *h)
 
 /* Tables that the writer or a user took out leave the group. */
 static void
-look_at_tables(Handover *h)
+look_at_tables(EtlHandover *h)
 {
 	EtlPipelineShared *pipeline = etl_worker_pipeline;
 	uint64		version = pg_atomic_read_u64(&pipeline->tables_version);
@@ -362,7 +165,7 @@ look_at_tables(Handover *h)
  * writer has stored them, apply's next bracket has to be waited for.
  */
 static void
-watch_shapes(Handover *h)
+watch_shapes(EtlHandover *h)
 {
 	uint64		put = etl_stream_shapes_put(h->stream);
 
@@ -374,7 +177,7 @@ watch_shapes(Handover *h)
 }
 
 static bool
-apply_knows(const Handover *h)
+apply_knows(const EtlHandover *h)
 {
 	return pg_atomic_read_u64(&etl_worker_pipeline->tables_seen) >= h->needed;
 }
@@ -398,7 +201,7 @@ decided_position(void)
 
 /* Everything before "s" is durable: hand over if apply has not passed it. */
 static bool
-try_take(Handover *h, XLogRecPtr s)
+try_take(EtlHandover *h, XLogRecPtr s)
 {
 	EtlOwnershipClaim *claims;
 	int			nclaims = 0;
@@ -450,7 +253,7 @@ try_take(Handover *h, XLogRecPtr s)
  * destination needs for one more batch.  0: it takes too long.
  */
 static int
-hold_time(Handover *h)
+hold_time(EtlHandover *h)
 {
 	TimestampTz start = GetCurrentTimestamp();
 	long		took;
@@ -463,7 +266,7 @@ hold_time(Handover *h)
 
 /* Hold apply for a moment, and use it. */
 static bool
-take_under_hold(Handover *h)
+take_under_hold(EtlHandover *h)
 {
 	int			ms = hold_time(h);
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
@@ -474,7 +277,7 @@ take_under_hold(Handover *h)
 		etl_ownership_hold(etl_worker_pipeline, ms);
 		etl_shmem_wake_pipeline(etl_worker_pipeline);
 	}
-	while (!done && !pair_changed(h))
+	while (!done && !etl_handover_pair_changed(h))
 	{
 		XLogRecPtr	position;
 		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
@@ -501,7 +304,7 @@ take_under_hold(Handover *h)
 
 /* Within one batch of apply: show it, and count the time from here. */
 static void
-note_near(Handover *h, XLogRecPtr position)
+note_near(EtlHandover *h, XLogRecPtr position)
 {
 	bool		near = decided_position() <= position + h->config->max_batch_size;
 
@@ -520,13 +323,13 @@ note_near(Handover *h, XLogRecPtr position)
  * there is no more WAL: a short one if only apply is waited for.
  */
 static bool
-turn(Handover *h)
+turn(EtlHandover *h)
 {
 	bool		end = read_some(h);
 	XLogRecPtr	position = etl_decoder_position(h->decoder);
 	bool		durable = durable_position(h, position) >= position;
 
-	confirm(h, Min(durable_position(h, position), position));
+	etl_handover_confirm(h, Min(durable_position(h, position), position));
 	note_near(h, position);
 	if (h->near && end)
 	{
@@ -551,12 +354,12 @@ turn(Handover *h)
 
 /* The HANDOVER records are in the queue: wait until the writer stored them. */
 static bool
-wait_stored(Handover *h)
+wait_stored(EtlHandover *h)
 {
 	etl_stream_handover(h->stream, h->s);
 	while (etl_queue_used(h->queue) > 0)
 	{
-		if (pair_changed(h))
+		if (etl_handover_pair_changed(h))
 			return false;
 		(void) etl_worker_wait(100);
 		etl_sync_check_stop();
@@ -566,12 +369,12 @@ wait_stored(Handover *h)
 
 /* Work with one incarnation of the pair; true when all is done. */
 static bool
-catch_up(Handover *h)
+catch_up(EtlHandover *h)
 {
 	while (!h->taken)
 	{
 		etl_sync_check_stop();
-		if (pair_changed(h))
+		if (etl_handover_pair_changed(h))
 			return false;
 		look_at_tables(h);
 		if (turn(h))
@@ -582,7 +385,7 @@ catch_up(Handover *h)
 
 /* The same, with the ERROR that a callback throws to get out of the decoder. */
 static bool
-catch_up_guarded(Handover *h)
+catch_up_guarded(EtlHandover *h)
 {
 	volatile bool done = false;
 
@@ -612,7 +415,7 @@ catch_up_guarded(Handover *h)
 void
 etl_sync_catch_up(EtlSyncGroup *group)
 {
-	Handover   *h = MemoryContextAllocZero(EtlWorkerContext, sizeof(Handover));
+	EtlHandover *h = MemoryContextAllocZero(EtlWorkerContext, sizeof(EtlHandover));
 
 	h->group = group;
 	h->context = AllocSetContextCreate(EtlWorkerContext, "etl catch-up",
@@ -630,12 +433,12 @@ etl_sync_catch_up(EtlSyncGroup *group)
 		if (!etl_slot_acquire(NameStr(group->slot_name)))
 			elog(ERROR, "temporary replication slot \"%s\" is held elsewhere",
 				 NameStr(group->slot_name));
-		build(h, again);
+		etl_handover_build(h, again);
 		if (!again)
 			etl_sync_set_state(group, ETL_TABLE_SYNC_WAIT);
 		if (catch_up_guarded(h))
 			break;
-		clean_up(h);
+		etl_handover_clean_up(h);
 	}
 	etl_worker_exit(ETL_EXIT_DONE);
 }

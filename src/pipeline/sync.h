@@ -6,7 +6,8 @@
  *	 sync.c			life of the worker: claim, attempts, what is stored
  *	 sync_copy.c	one attempt: snapshot, locks, tables one by one
  *	 sync_send.c	copied rows on their way to the destination
- *	 handover.c		catch-up and hand-over, once the copy is durable
+ *	 handover.c		catch-up and hand-over, once the copy is durable (and
+ *					handover_start.c)
  *
  *-------------------------------------------------------------------------
  */
