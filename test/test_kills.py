@@ -17,6 +17,10 @@ from harness.workload import NAMES, Workload
 PHASES = ["initial_sync", "ongoing_replication"]
 CELLS = [(victim, phase) for victim in ("etl apply", "etl writer", "etl launcher") for phase in PHASES]
 CELLS.append(("etl sync", "initial_sync"))
+# where the code has a failpoint
+POINTS = ["apply_slot_made", "writer_slot_created", "sync_before_lock", "sync_after_lock", "sync_copy_row",
+          "sync_before_finish", "sync_before_handover", "sync_after_take", "batch_send", "batch_durable",
+          "writer_before_store", "writer_stored"]
 OPTIONS = {"max_batch_events": 200, "retry_delay": "50ms", "max_retry_delay": "500ms"}
 
 
@@ -148,6 +152,58 @@ def test_fast_stop_and_start(fresh_server, receivers):
         server.stop("fast", timeout=10)
         moment.release()
         server.start()
+        done = load.transactions
+        wait_until(lambda: load.transactions > done + 20, 60, "the load goes on")
+    settle(server, db, receiver)
+
+
+@pytest.fixture
+def clear(server):
+    """No failpoint is left behind."""
+    yield
+    server.failpoint("")
+
+
+@pytest.mark.parametrize("action", ["fatal", "error"])
+@pytest.mark.parametrize("point", POINTS)
+def test_ends_at(server, db, receivers, clear, point, action):
+    """A process ends, or fails, at each named place of the code, twice; everything goes on."""
+    receiver = receivers()
+    Workload.create(server, db, rows=1000)
+    size = server.log_size()
+    server.failpoint(f"{point}={action}:2")
+    with Workload(server, db) as load:
+        webhook(server, db, receiver, options_=OPTIONS)
+        wait_until(lambda: server.log(size).count(f'failpoint "{point}"') >= 2, 30, f"{point} is reached")
+        done = load.transactions
+        wait_until(lambda: load.transactions > done + 20, 60, "the load goes on")
+    # an error in a table's copy sets that table aside, and is no reason for the others to stop
+    server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
+    parked = [t for t in server.tables("p", db).values() if t["state"] == "errored"]
+    if parked:
+        assert action == "error" and point in ("sync_copy_row", "batch_send")
+        assert all(t["recovery"] == "retry" and "failpoint" in t["error"] for t in parked)
+        assert server.value("SELECT etl.retry_table('p')", db=db) == len(parked) <= 2
+    settle(server, db, receiver)
+
+
+@pytest.mark.crashes
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at(fresh_server, receivers, point):
+    """The same by SIGKILL: the server restarts all sessions; everything goes on."""
+    server = fresh_server()
+    db = server.create_database("d")
+    receiver = receivers()
+    Workload.create(server, db, rows=1000)
+    server.failpoint(f"{point}=panic")
+    with Workload(server, db) as load:
+        webhook(server, db, receiver, options_=OPTIONS)
+        wait_until(lambda: "was terminated by signal 9" in server.log(), 30, f"{point} is reached")
+        server.close()
+        # it is reached again at once: nobody can connect to take it back by SQL
+        (server.data / "postgresql.auto.conf").write_text("")
+        server.reload()
+        server.wait_ready()
         done = load.transactions
         wait_until(lambda: load.transactions > done + 20, 60, "the load goes on")
     settle(server, db, receiver)
