@@ -275,6 +275,18 @@ CREATE FUNCTION etl.wait_for(pipeline text, lsn pg_lsn DEFAULT NULL, timeout int
 COMMENT ON FUNCTION etl.wait_for(text, pg_lsn, interval, boolean)
     IS 'wait until everything up to now (or lsn) is durable at the destination; false at the timeout';
 
+CREATE FUNCTION etl.validate_pipeline(pipeline text)
+    RETURNS TABLE (severity text, check_name text, target text, message text, hint text)
+    LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'etl_validate_pipeline';
+COMMENT ON FUNCTION etl.validate_pipeline(text)
+    IS 'what keeps a pipeline from running, or from running well; no row: nothing does';
+
+CREATE FUNCTION etl.test_destination(destination name)
+    RETURNS TABLE (check_name text, ok boolean, message text, elapsed interval)
+    LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'etl_test_destination';
+COMMENT ON FUNCTION etl.test_destination(name)
+    IS 'connect to a destination, as you, and say how far that went';
+
 CREATE FUNCTION etl.build_info() RETURNS TABLE (component text, version text)
     LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'etl_build_info';
 COMMENT ON FUNCTION etl.build_info() IS 'versions of the library and of what it is built with';

@@ -277,6 +277,32 @@ etl_config_load(int64 pipeline_id, bool secrets, MemoryContext parent)
 	return config;
 }
 
+EtlConfig *
+etl_config_load_destination(Oid server_oid, Oid role, MemoryContext parent)
+{
+	ForeignServer *server = GetForeignServerExtended(server_oid, FSV_MISSING_OK);
+	MemoryContext context;
+	MemoryContext old;
+	EtlConfig  *config;
+
+	if (server == NULL)
+		return NULL;
+	context = AllocSetContextCreate(CurrentMemoryContext, "etl destination", ALLOCSET_SMALL_SIZES);
+	old = MemoryContextSwitchTo(context);
+	config = palloc0(sizeof(EtlConfig));
+	config->context = context;
+	config->name = pstrdup("");
+	config->owner = role;
+	config->server = pstrdup(server->servername);
+	config->slot_name = pstrdup("");
+	config->source = psprintf("/etl/" UINT64_FORMAT "/%u/0", GetSystemIdentifier(), MyDatabaseId);
+	load_options(config, DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"))), true);
+	take_general(config);
+	MemoryContextSwitchTo(old);
+	MemoryContextSetParent(context, parent);
+	return config;
+}
+
 EtlOptions *
 etl_config_table_options(const EtlConfig *config, const char *schema_name, const char *table_name)
 {

@@ -81,6 +81,12 @@ typedef struct EtlConfig
 extern EtlConfig *etl_config_load(int64 pipeline_id, bool secrets, MemoryContext parent);
 
 /*
+ * A server alone, as a pipeline of "role" with that destination would find it
+ * (no identity, no tables, an empty name); NULL when it does not exist.
+ */
+extern EtlConfig *etl_config_load_destination(Oid server, Oid role, MemoryContext parent);
+
+/*
  * Options of one table: its own (etl.table_option) over the pipeline's.  Reads
  * memory alone, so a decoding process may ask; owned by "config".
  */

@@ -30,6 +30,7 @@
 
 #include "catalog/bracket.h"
 #include "server/check.h"
+#include "server/connection_test.h"
 #include "server/worker.h"
 #include "source/slot.h"
 
@@ -367,5 +368,8 @@ void
 etl_check_main(Datum main_arg)
 {
 	etl_worker_start(ETL_ROLE_CHECK, main_arg);
-	etl_worker_run(etl_worker_pipeline != NULL ? etl_cleanup_body : check_body);
+	if (etl_worker_args.test != 0)
+		etl_worker_run(etl_connection_test_body);
+	else
+		etl_worker_run(etl_worker_pipeline != NULL ? etl_cleanup_body : check_body);
 }
