@@ -452,6 +452,20 @@ def test_comparing_finds_each_difference(ch, lake, server, db):
         assert_current(server, db, ch, lake, "public.every")
 
 
+def test_comparing_odd_names_other_names_and_no_key(ch, lake, server, db):
+    server.psql('CREATE TABLE "odd_""Name" ("a`b\\c %s" int, plain text, c int);'
+                ' INSERT INTO "odd_""Name" VALUES (1, NULL, 5), (1, NULL, 5), (2, \'x\', 6)', db)
+    name = base_name("public", 'odd_"Name')
+    assert name == 'public_odd__"Name'
+    ch.execute(f"CREATE TABLE `{name}_current` (`a\\`b\\\\c %s` Int32, other Nullable(String)) ENGINE = Log", database=lake)
+    ch.execute(f"INSERT INTO `{name}_current` VALUES (1, NULL), (2, 'x')", database=lake)
+    columns = ["a`b\\c %s", "plain"]
+    with pytest.raises(AssertionError, match="lacking 1"):
+        assert_current(server, db, ch, lake, 'public."odd_""Name"', columns, {"plain": "other"})
+    ch.execute(f"INSERT INTO `{name}_current` VALUES (1, NULL)", database=lake)
+    assert_current(server, db, ch, lake, 'public."odd_""Name"', columns, {"plain": "other"})
+
+
 def test_folding_a_log(ch, lake, server, db):
     server.psql("CREATE TABLE kept (id int PRIMARY KEY, v text); INSERT INTO kept VALUES (1, 'a'), (30, 'c')", db)
     name = base_name("public", "kept")

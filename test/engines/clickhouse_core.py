@@ -19,8 +19,8 @@ from clickhouse_statement import Statement, quoted, where_of_kill
 
 CONFIG = """<clickhouse>
 <users_config>{users}</users_config>
-<query_log><database>system</database><table>query_log</table><flush_interval_milliseconds>7500</flush_interval_milliseconds></query_log>
-<part_log><database>system</database><table>part_log</table><flush_interval_milliseconds>7500</flush_interval_milliseconds></part_log>
+<query_log><database>system</database><table>query_log</table></query_log>
+<part_log><database>system</database><table>part_log</table></part_log>
 </clickhouse>
 """
 USERS = """<clickhouse><profiles><default/></profiles><quotas><default/></quotas>

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -100,7 +101,10 @@ class ClickHouse:
     """
 
     def __init__(self, folder=None, users=None, authority=None, proxy=True, bodies=False, keep_alive=10, port=0):
-        self._own = tempfile.TemporaryDirectory(prefix="clickhouse.", ignore_cleanup_errors=True) if folder is None else None
+        self._own = None
+        if folder is None:
+            self._own = tempfile.TemporaryDirectory(
+                prefix="clickhouse.", dir=os.environ.get("ETL_TMP") or "/tmp", ignore_cleanup_errors=True)
         self.folder = Path(folder or self._own.name)
         self.users = users
         self.keep_alive = keep_alive

@@ -108,6 +108,13 @@ class Source:
             """, (table,), db)
         self.key = found[0][0] if found else None
 
+    def chosen(self, columns):
+        """All columns, or these in the table's order."""
+        unknown = set(columns or ()) - set(self.columns)
+        if unknown:
+            raise ValueError(f"{self.table} has no column {', '.join(sorted(unknown))}")
+        return [c for c in self.columns if columns is None or c in columns]
+
     def is_bytes(self, column):
         return self.columns[column] == "bytea"
 
@@ -224,7 +231,7 @@ def assert_current(server, db, clickhouse, database, tables, columns=None, names
     """
     for table in [tables] if isinstance(tables, str) else tables:
         source = Source(server, db, table)
-        chosen = [c for c in source.columns if columns is None or c in columns]
+        chosen = source.chosen(columns)
         view = (database, target or base_name(source.schema, source.name) + suffix)
         kinds, have = fetch(clickhouse, view, chosen, source, names)
         want = source.rows(chosen, [kinds[c] for c in chosen], where)
@@ -287,7 +294,7 @@ def assert_log(server, db, clickhouse, database, tables, columns=None, where="tr
     """The event logs of the tables add up to the rows of the source, no change twice."""
     for table in [tables] if isinstance(tables, str) else tables:
         source = Source(server, db, table)
-        chosen = [c for c in source.columns if columns is None or c in columns]
+        chosen = source.chosen(columns)
         log = (database, target or base_name(source.schema, source.name))
         kinds, rows = fetch(clickhouse, log, chosen, source, extra=META, tail="ORDER BY cdc_epoch, cdc_lsn, cdc_ordinal")
         twice = duplicates(rows, source.key)
