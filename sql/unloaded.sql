@@ -24,6 +24,8 @@ SELECT count(*) FROM etl.error_log;
 SELECT count(*) > 0 AS settings FROM etl.settings WHERE scope = 'setting';
 SELECT count(*) > 0 AS metrics FROM etl.metrics;
 SELECT component FROM etl.build_info();
+SELECT severity, check_name, message FROM etl.validate_pipeline('p') WHERE check_name IN ('preloaded', 'destination_connect');
+SELECT check_name, ok, message FROM etl.test_destination('dest');
 
 SELECT try($$SELECT etl.start_pipeline('p')$$);
 SELECT try($$SELECT etl.stop_pipeline('p')$$);
