@@ -74,6 +74,7 @@ CREATE TABLE etl.pipeline_state (
     system_identifier bigint NOT NULL,
     database_oid      oid NOT NULL,
     timeline          bigint NOT NULL,
+    data_directory    bigint NOT NULL DEFAULT 0,    -- its inode: another one is another copy of the files
     epoch             integer NOT NULL DEFAULT 0,
     slot_name         name NOT NULL,
     slot_created      boolean NOT NULL DEFAULT false,
@@ -411,6 +412,7 @@ WITH tables AS (
     SELECT p.id, p.name, p.owner, p.publication, p.server AS destination, p.options,
            pg_catalog.regexp_replace(w.fdwname, '^etl_', '') AS kind,
            f.oid IS NULL AS server_gone,
+           NOT EXISTS (SELECT FROM pg_catalog.pg_publication u WHERE u.pubname = p.publication) AS publication_gone,
            coalesce(i.enabled, false) AS enabled,
            CASE
                WHEN i.dropping THEN 'dropping'
@@ -487,6 +489,8 @@ WITH tables AS (
                THEN 'the launcher is not running'
                WHEN l.enabled AND l.server_gone
                THEN 'the destination''s server does not exist any more'
+               WHEN l.enabled AND l.publication_gone
+               THEN 'the publication does not exist any more'
                WHEN l.wal_status = 'lost'
                THEN 'the replication slot has lost WAL that it needs'
                WHEN l.parked > 0

@@ -70,7 +70,8 @@ read_definition(EtlConfig *config, Jsonb **options)
 	if (SPI_execute_with_args("SELECT p.name, p.owner::oid, p.publication, p.server, p.options,"
 							  "  i.enabled, i.dropping, i.drop_tables, i.force, i.resync_requests,"
 							  "  s.system_identifier, s.database_oid, s.slot_name, s.slot_created,"
-							  "  s.epoch, s.timeline, i.start_requests, s.start_done"
+							  "  s.epoch, s.timeline, i.start_requests, s.start_done,"
+							  "  s.data_directory"
 							  " FROM etl.pipeline p"
 							  " LEFT JOIN etl.pipeline_intent i ON i.pipeline_id = p.id"
 							  " LEFT JOIN etl.pipeline_state s ON s.pipeline_id = p.id"
@@ -107,6 +108,7 @@ read_definition(EtlConfig *config, Jsonb **options)
 		config->epoch = DatumGetInt32(column(15, &isnull));
 		config->timeline = (uint32) DatumGetInt64(column(16, &isnull));
 		config->start_done = DatumGetInt64(column(18, &isnull));
+		config->data_directory = (uint64) DatumGetInt64(column(19, &isnull));
 	}
 	return true;
 }

@@ -44,6 +44,7 @@ typedef struct EtlConfig
 	bool		slot_created;
 	int			epoch;
 	uint32		timeline;
+	uint64		data_directory; /* its inode */
 	int64		start_done;		/* start_requests that were acted on: a failed
 								 * pipeline starts again when they differ */
 

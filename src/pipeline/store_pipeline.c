@@ -28,13 +28,16 @@ etl_store_identity(const EtlConfig *config)
 	param_int4(&params, config->epoch);
 	param_name(&params, config->slot_name);
 	param_bool(&params, config->slot_created);
+	param_int8(&params, (int64) config->data_directory);
 	run("INSERT INTO etl.pipeline_state (pipeline_id, system_identifier, database_oid,"
-		"  timeline, epoch, slot_name, slot_created) VALUES ($1, $2, $3, $4, $5, $6, $7)"
+		"  timeline, epoch, slot_name, slot_created, data_directory)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
 		" ON CONFLICT (pipeline_id) DO UPDATE SET"
 		"  system_identifier = EXCLUDED.system_identifier,"
 		"  database_oid = EXCLUDED.database_oid, timeline = EXCLUDED.timeline,"
 		"  epoch = EXCLUDED.epoch, slot_name = EXCLUDED.slot_name,"
-		"  slot_created = EXCLUDED.slot_created", &params);
+		"  slot_created = EXCLUDED.slot_created,"
+		"  data_directory = EXCLUDED.data_directory", &params);
 }
 
 void

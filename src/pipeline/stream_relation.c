@@ -18,8 +18,10 @@
 
 #include "access/transam.h"
 #include "executor/tuptable.h"
+#include "utils/acl.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/rls.h"
 
 #include "pipeline/store.h"
 #include "pipeline/stream_private.h"
@@ -286,6 +288,51 @@ build_encoder(EtlStream *stream, EtlStreamRelation *entry, Relation relation, Et
 	entry->codec = stream->config->routine->codec_create(shape, NULL, options);
 }
 
+/* Why the owner may not read the columns of "shape" (any more); NULL: may. */
+static char *
+not_permitted(Oid owner, Relation relation, const EtlShape *shape, const char **hint)
+{
+	Oid			relid = RelationGetRelid(relation);
+	bool		whole = pg_class_aclcheck(relid, owner, ACL_SELECT) == ACLCHECK_OK;
+
+	for (int i = 0; i < shape->ncolumns && !whole; i++)
+	{
+		if (pg_attribute_aclcheck(relid, shape->columns[i].attnum, owner, ACL_SELECT) == ACLCHECK_OK)
+			continue;
+		*hint = "Grant SELECT on the published columns to the pipeline's owner.";
+		return psprintf("permission denied for table \"%s.%s\"",
+						shape->schema_name, shape->table_name);
+	}
+	if (check_enable_rls(relid, owner, true) == RLS_ENABLED)
+	{
+		*hint = "Give the pipeline's owner BYPASSRLS.";
+		return psprintf("row-level security of table \"%s.%s\" would filter rows for the pipeline's owner",
+						shape->schema_name, shape->table_name);
+	}
+	return NULL;
+}
+
+/*
+ * What an owner loses, it loses at its place in the WAL; GRANT and REVOKE
+ * invalidate the relation like any other change.  A retry is a new copy, which
+ * begins behind the GRANT: going on in place would find the same again.
+ */
+static bool
+check_permission(EtlStream *stream, EtlStreamRelation *entry, Relation relation)
+{
+	const char *hint = NULL;
+	char	   *message = not_permitted(stream->config->owner, relation, entry->shape, &hint);
+	bool		stop = entry->stop_on_error;
+
+	if (message == NULL)
+		return true;
+	entry->stop_on_error = false;
+	etl_stream_park(stream, entry, stream->encoding ? stream->encoding_ordinal : 0,
+					ERRCODE_INSUFFICIENT_PRIVILEGE, message, hint);
+	entry->stop_on_error = stop;
+	return false;
+}
+
 /*
  * Bring the entry's shape and encoder up to date with the relation as the
  * historic catalogs show it.  A new version is announced (SHAPE record), and
@@ -317,6 +364,8 @@ etl_stream_resolve_shape(EtlStream *stream, EtlStreamRelation *entry, Relation r
 		MemoryContextDelete(old);
 	entry->stale = false;
 
+	if (!check_permission(stream, entry, relation))
+		return;
 	if (is_new)
 		etl_stream_add_version(stream, entry, built);
 	if (entry->announced_generation != built->generation ||

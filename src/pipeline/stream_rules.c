@@ -17,6 +17,7 @@
 #include "postgres.h"
 
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/relcache.h"
@@ -340,7 +341,7 @@ etl_stream_commit_rules(EtlStream *stream)
 
 	if (stream->publication_touched)
 		changed = compare_publication(stream);
-	else
+	else if (OidIsValid(get_publication_oid(stream->config->publication, true)))
 	{
 		foreach(lc, touched)
 			changed = compare_rule(stream,

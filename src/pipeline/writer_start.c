@@ -4,16 +4,18 @@
  *	  Start of a writer: who are we, what is known, and is the destination
  *	  there?
  *
- * A pipeline is bound to the server and the database in which it first ran:
- * what a restored or cloned database finds in its tables is somebody else's,
- * and delivers nothing until a user says that this database takes over
- * (etl.resync_pipeline()).  The same server on another timeline, after a
+ * A pipeline is bound to the server, its files and the database in which it
+ * first ran: what a restored, cloned or copied database finds in its tables is
+ * somebody else's, and delivers nothing until a user says that this database
+ * takes over (etl.resync_pipeline()).  The same server on another timeline, after a
  * point-in-time recovery or a failover, goes on with a higher epoch, since
  * positions may have fallen back.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include <sys/stat.h>
 
 #include "access/xlog.h"
 #include "miscadmin.h"
@@ -92,12 +94,42 @@ slot_is_lost(const EtlConfig *config)
 		condition == ETL_SLOT_FOREIGN;
 }
 
+/*
+ * A number that belongs to this copy of the cluster's files: cp, rsync and
+ * tar make another one.  (A snapshot of a whole volume does not.)
+ */
+static uint64
+data_directory_number(void)
+{
+	struct stat st;
+
+	if (stat(DataDir, &st) != 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not stat directory \"%s\": %m", DataDir)));
+	return (uint64) st.st_ino;
+}
+
+/*
+ * Has the pipeline's row come here with a copy of its database?  A promoted
+ * standby and a restored backup have another timeline, and no slot, which is
+ * answered by on_slot_loss.
+ */
+static bool
+is_foreign(const EtlConfig *config, uint32 timeline, uint64 data_directory)
+{
+	return config->system_identifier != GetSystemIdentifier() ||
+		config->database != MyDatabaseId ||
+		(config->timeline == timeline && config->data_directory != data_directory);
+}
+
 /* Compare with, or make, the row of etl.pipeline_state. */
 static void
 check_identity(Start *start)
 {
 	EtlConfig  *config = start->writer->config;
 	uint32		timeline = GetWALInsertionTimeLine();
+	uint64		data_directory = data_directory_number();
 	bool		take_over = config->resync_requests > start->writer->resync_done;
 	bool		store = false;
 
@@ -107,8 +139,7 @@ check_identity(Start *start)
 		draw_slot_name(config);
 		store = true;
 	}
-	else if (config->system_identifier != GetSystemIdentifier() ||
-			 config->database != MyDatabaseId)
+	else if (is_foreign(config, timeline, data_directory))
 	{
 		if (!take_over)
 		{
@@ -116,7 +147,9 @@ check_identity(Start *start)
 			return;
 		}
 		begin_again(start, false);
-		draw_slot_name(config);
+		/* a slot that came along with the files is dropped under its name */
+		if (config->database != MyDatabaseId)
+			draw_slot_name(config);
 		store = true;
 	}
 	else if (take_over && slot_is_lost(config))
@@ -133,6 +166,7 @@ check_identity(Start *start)
 	config->system_identifier = GetSystemIdentifier();
 	config->database = MyDatabaseId;
 	config->timeline = timeline;
+	config->data_directory = data_directory;
 	config->has_state = true;
 	if (store)
 		etl_store_identity(config);
@@ -416,7 +450,7 @@ read_definition(Start *start)
 	if (start->foreign)
 		etl_writer_fail(writer, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 						"pipeline belongs to another server or database",
-						"This database was restored, cloned or copied.  Call etl.resync_pipeline() and etl.start_pipeline() if it is to deliver in the other's place.");
+						"This database was restored, cloned, copied or moved.  Call etl.resync_pipeline() and etl.start_pipeline() if it is to deliver in the other's place.");
 }
 
 EtlWriter *

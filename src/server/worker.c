@@ -277,6 +277,10 @@ static const struct
 static void
 pin_settings(void)
 {
+	/* ALTER DATABASE ... SET role, or session_authorization */
+	SetSessionAuthorization(GetAuthenticatedUserId(), true);
+	SetCurrentRoleId(InvalidOid, true);
+
 	for (int i = 0; i < lengthof(pinned_settings); i++)
 	{
 		const char *name = pinned_settings[i].name;
