@@ -191,6 +191,18 @@ COMMENT ON TABLE etl.local_schema IS 'schemas of this database that hold a desti
 -- Kinds of destinations
 ----------------------------------------------------------------------------
 
+CREATE FUNCTION etl.clickhouse_handler(internal) RETURNS internal
+    LANGUAGE C AS 'MODULE_PATHNAME', 'etl_clickhouse_handler';
+COMMENT ON FUNCTION etl.clickhouse_handler(internal) IS 'routine of kind clickhouse';
+
+CREATE FUNCTION etl.clickhouse_validator(options text[], catalog oid) RETURNS void
+    LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_clickhouse_validator';
+COMMENT ON FUNCTION etl.clickhouse_validator(text[], oid) IS 'checks the options of servers of kind clickhouse';
+
+CREATE FOREIGN DATA WRAPPER etl_clickhouse NO HANDLER
+    VALIDATOR etl.clickhouse_validator OPTIONS (etl_handler 'etl.clickhouse_handler');
+COMMENT ON FOREIGN DATA WRAPPER etl_clickhouse IS 'destinations that are databases of ClickHouse';
+
 CREATE FUNCTION etl.webhook_handler(internal) RETURNS internal
     LANGUAGE C AS 'MODULE_PATHNAME', 'etl_webhook_handler';
 COMMENT ON FUNCTION etl.webhook_handler(internal) IS 'routine of kind webhook';

@@ -257,7 +257,8 @@ typedef struct EtlOrigin
  */
 typedef struct EtlChange
 {
-	EtlOperation op;			/* insert, update, delete */
+	EtlOperation op;			/* insert, update, delete; truncate without
+								 * rows (ETL_TRUNCATE_IS_ROW) */
 	EtlPosition position;
 	const EtlOrigin *origin;
 	TupleTableSlot *new_row;	/* NULL for delete */
@@ -356,6 +357,8 @@ typedef struct EtlBatch
 										 * old key (sub 0) + row (sub 1) */
 #define ETL_FOLLOWS_SHAPES		0x0100	/* a new shape needs nothing at the
 										 * destination but its event */
+#define ETL_TRUNCATE_IS_ROW		0x0200	/* a truncate goes to encode_row(), and
+										 * to the destination like a row */
 
 /* A connection of one process to one destination; the kind's own. */
 typedef struct EtlConnection EtlConnection;
@@ -370,6 +373,8 @@ typedef struct EtlConnectArgs
 	uint16		epoch;
 	uint64		incarnation;
 	bool		is_superuser;	/* of the pipeline's owner */
+	bool		(*is_tracked) (Oid relid);	/* is this a table of the pipeline
+											 * now? NULL: not known here */
 } EtlConnectArgs;
 
 typedef struct EtlDestinationRoutine
@@ -526,6 +531,16 @@ typedef struct EtlDestinationRoutine
 	 * the core's progress row make one commit.
 	 */
 	void		(*apply_local) (EtlConnection *connection, EtlBatch *batch);
+
+	/* --- pure --- */
+
+	/*
+	 * Abilities for a table with these options, where they decide what a
+	 * table is (ETL_NEEDS_KEY, ETL_SPLIT_KEY_CHANGE, ETL_KEEPS_OLD_ROWS,
+	 * ETL_TAKES_PARTIAL, ETL_TRUNCATE_IS_ROW; the others cannot differ).
+	 * NULL: as "abilities" says.
+	 */
+	uint32		(*table_abilities) (const EtlOptions *options);
 } EtlDestinationRoutine;
 
 /*

@@ -326,3 +326,10 @@ etl_config_on_error(const EtlOptions *table_options)
 	return strcmp(etl_option_text(table_options, "on_error"), "stop") == 0 ?
 		ETL_ON_ERROR_STOP : ETL_ON_ERROR_PARK;
 }
+
+uint32
+etl_table_abilities(const EtlDestinationRoutine *routine, const EtlOptions *table_options)
+{
+	return routine->table_abilities ? routine->table_abilities(table_options) :
+		routine->abilities;
+}

@@ -96,6 +96,9 @@ extern EtlOptions *etl_config_table_options(const EtlConfig *config, const char 
 
 extern EtlOnError etl_config_on_error(const EtlOptions *table_options);
 
+/* What the kind declares for a table with these options.  Pure. */
+extern uint32 etl_table_abilities(const EtlDestinationRoutine *routine, const EtlOptions *table_options);
+
 /* Routine of a wrapper through its etl_handler option; ERROR if unusable. */
 extern const EtlDestinationRoutine *etl_routine_for_server(Oid server_oid);
 

@@ -41,9 +41,11 @@
 const char *const etl_compression_values[] = {"none", "gzip", "lz4", "zstd", NULL};
 
 /* Handlers of our own kinds, each in its folder. */
+extern Datum etl_clickhouse_handler(PG_FUNCTION_ARGS);
 extern Datum etl_webhook_handler(PG_FUNCTION_ARGS);
 extern Datum etl_null_handler(PG_FUNCTION_ARGS);
 
+PG_FUNCTION_INFO_V1(etl_clickhouse_validator);
 PG_FUNCTION_INFO_V1(etl_webhook_validator);
 PG_FUNCTION_INFO_V1(etl_null_validator);
 
@@ -201,6 +203,13 @@ own_routine(PGFunction handler)
 	fcinfo->args[0].value = PointerGetDatum(NULL);
 	fcinfo->args[0].isnull = false;
 	return (const EtlDestinationRoutine *) DatumGetPointer(handler(fcinfo));
+}
+
+Datum
+etl_clickhouse_validator(PG_FUNCTION_ARGS)
+{
+	etl_options_validate(own_routine(etl_clickhouse_handler), PG_GETARG_DATUM(0), PG_GETARG_OID(1));
+	PG_RETURN_VOID();
 }
 
 Datum

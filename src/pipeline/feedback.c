@@ -159,7 +159,7 @@ etl_writer_count(EtlWriter *writer, const EtlItem *items, int nitems)
 
 		if (item->op == 0 || item->op > ETL_TRUNCATE)
 			continue;
-		if (item->op == ETL_TRUNCATE)
+		if (item->op == ETL_TRUNCATE && (item->flags & ETL_ITEM_EVENT))
 		{
 			count_truncate(writer, item);
 			continue;

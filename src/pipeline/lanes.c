@@ -155,7 +155,7 @@ may_be_sent(EtlWriter *writer, EtlIntake *intake, EtlGeneration *generation,
 	static const char hint[] = "Use ALTER TABLE ... REPLICA IDENTITY FULL, then etl.retry_table().";
 
 	if (!(item->flags & ETL_ITEM_INCOMPLETE) ||
-		(writer->config->routine->abilities & ETL_TAKES_PARTIAL))
+		(etl_table_abilities(writer->config->routine, generation->table->options) & ETL_TAKES_PARTIAL))
 		return true;
 	intake->taken++;
 	if (generation->on_error == ETL_ON_ERROR_STOP)

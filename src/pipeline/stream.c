@@ -408,7 +408,10 @@ put_row(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
 	record.lsn = stream->origin.commit_lsn;
 	record.ordinal = change->position.ordinal;
 	record.time = stream->origin.timestamp;
-	encode_key(stream, entry, change->new_row ? change->new_row : change->old_row);
+	if (change->op == ETL_TRUNCATE)
+		reset_buffer(&stream->key);
+	else
+		encode_key(stream, entry, change->new_row ? change->new_row : change->old_row);
 	etl_queue_put(stream->queue, &record, stream->key.data, stream->key.len,
 				  stream->body.data, stream->body.len);
 	return true;
@@ -459,13 +462,29 @@ deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation op,
 		change.missing = find_missing(entry, old_tuple != NULL);
 
 	if (op == ETL_UPDATE && old_tuple && entry->shape->nkeys > 0 &&
-		(stream->config->routine->abilities & ETL_SPLIT_KEY_CHANGE) && key_changed(entry))
+		(entry->abilities & ETL_SPLIT_KEY_CHANGE) && key_changed(entry))
 		put_split(stream, entry, &change);
 	else
 		(void) put_row(stream, entry, &change);
 
 	ExecClearTuple(entry->new_row);
 	ExecClearTuple(entry->old_row);
+	stream->delivered++;
+}
+
+/* A truncate of one table, where that is a row like others. */
+static void
+deliver_truncate(EtlStream *stream, EtlStreamRelation *entry, uint64 ordinal)
+{
+	EtlChange	change;
+
+	memset(&change, 0, sizeof(change));
+	change.op = ETL_TRUNCATE;
+	change.position.epoch = stream->origin.epoch;
+	change.position.commit_lsn = stream->origin.commit_lsn;
+	change.position.ordinal = ordinal;
+	change.origin = &stream->origin;
+	(void) put_row(stream, entry, &change);
 	stream->delivered++;
 }
 
@@ -634,6 +653,11 @@ stream_truncate(void *arg, ReorderBufferTXN *txn, uint64 ordinal, int nrelations
 
 		if (entry == NULL)
 			continue;
+		if (entry->abilities & ETL_TRUNCATE_IS_ROW)
+		{
+			deliver_truncate(stream, entry, ordinal);
+			continue;
+		}
 		shapes[n] = entry->shape;
 		slots[n++] = entry->slot;
 		record.generation = entry->owned.generation;

@@ -36,6 +36,7 @@ typedef struct EtlStreamRelation
 	MemoryContext context;		/* of the following */
 	EtlShape   *shape;
 	EtlCodec   *codec;
+	uint32		abilities;		/* of the destination for this table */
 	TupleTableSlot *new_row;
 	TupleTableSlot *old_row;
 	bool		keyed;			/* rows carry their key (unchanged TOAST may be

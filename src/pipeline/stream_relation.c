@@ -285,6 +285,7 @@ build_encoder(EtlStream *stream, EtlStreamRelation *entry, Relation relation, Et
 	for (int i = 0; i < shape->ncolumns; i++)
 		if (shape->columns[i].type >= FirstNormalObjectId)
 			entry->foreign_types = true;
+	entry->abilities = etl_table_abilities(stream->config->routine, options);
 	entry->codec = stream->config->routine->codec_create(shape, NULL, options);
 }
 

@@ -197,6 +197,7 @@ connect_destination(EtlSyncGroup *group)
 		.epoch = group->config->epoch,
 		.incarnation = etl_worker_args.incarnation,
 		.is_superuser = group->owner_is_superuser,
+		.is_tracked = etl_worker_is_tracked,
 	};
 	MemoryContext context;
 	EtlBackoff	backoff = {0};

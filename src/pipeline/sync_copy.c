@@ -175,7 +175,8 @@ plan_table(EtlSyncGroup *group, EtlSyncTable *table, Relation relation)
 	table->table.generation = table->generation;
 	table->table.staging = true;
 
-	if ((group->config->routine->abilities & ETL_NEEDS_KEY) && table->shape->nkeys == 0)
+	if ((etl_table_abilities(group->config->routine, table->table.options) & ETL_NEEDS_KEY) &&
+		table->shape->nkeys == 0)
 		etl_sync_park(table, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 					  "the destination needs a key, and the table has none",
 					  "Add a primary key or use ALTER TABLE ... REPLICA IDENTITY.");

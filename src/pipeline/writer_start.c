@@ -512,6 +512,7 @@ etl_writer_connect(EtlWriter *writer)
 		.epoch = config->epoch,
 		.incarnation = etl_worker_args.incarnation,
 		.is_superuser = owner_is_superuser,
+		.is_tracked = etl_worker_is_tracked,
 	};
 	EtlBackoff	backoff = {0};
 

@@ -429,6 +429,13 @@ etl_worker_wait(long timeout)
 	return (events & WL_LATCH_SET) != 0;
 }
 
+bool
+etl_worker_is_tracked(Oid relid)
+{
+	return etl_worker_pipeline != NULL &&
+		etl_shmem_find_table(etl_worker_pipeline, relid) != NULL;
+}
+
 /*
  * Unlocked reads: each field is a word that only ever changes once in the
  * life of an incarnation, and whoever changes it sets our latch.

@@ -60,6 +60,9 @@ extern bool etl_worker_wait(long timeout);
  */
 extern bool etl_worker_should_stop(void);
 
+/* Is this one of the pipeline's tables now?  Reads shared memory. */
+extern bool etl_worker_is_tracked(Oid relid);
+
 /* End this process in good order. */
 pg_noreturn extern void etl_worker_exit(int code);
 

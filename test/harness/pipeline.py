@@ -25,6 +25,17 @@ def webhook(server, db, receiver, name="p", publication="pub", options_=None, st
     return create(server, db, name, publication, f"s_{name}", options_, start)
 
 
+def clickhouse(server, db, ch, database, name="p", publication="pub", options_=None, start=True, mapping=None,
+               **server_options):
+    """A pipeline named `name` to a database of ClickHouse; its server is called s_<name>."""
+    url = ch if isinstance(ch, str) else ch.url
+    server.sql(f"CREATE SERVER s_{name} FOREIGN DATA WRAPPER etl_clickhouse "
+               + options({"url": url, "database": database, **server_options}), db=db)
+    if mapping:
+        server.sql(f"CREATE USER MAPPING FOR CURRENT_USER SERVER s_{name} " + options(mapping), db=db)
+    return create(server, db, name, publication, f"s_{name}", options_, start)
+
+
 def null(server, db, name="p", publication="pub", options_=None, start=True):
     """A pipeline that discards."""
     server.sql(f"CREATE SERVER s_{name} FOREIGN DATA WRAPPER etl_null", db=db)

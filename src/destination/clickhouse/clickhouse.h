@@ -1,0 +1,288 @@
+/*-------------------------------------------------------------------------
+ *
+ * clickhouse.h
+ *	  What the parts of the ClickHouse destination share.
+ *
+ *	 clickhouse.c	options, the routine
+ *	 layout.c		columns of a table, as a pure function of shape and options
+ *	 names.c		names of tables, marks of ownership, quoting
+ *	 encode.c		rows in RowBinary
+ *	 connect.c		a connection: secrets, version, rights
+ *	 client.c		one statement over HTTP, and what answers mean
+ *	 ddl.c			statements that make and unmake tables
+ *	 generation.c	life of a generation: begun, published, emptied, dropped
+ *	 send.c			batches
+ *
+ * Encoder, CREATE TABLE and the head of an INSERT all follow the same layout,
+ * so they cannot disagree; what the server has is compared by the server,
+ * which gets names and types with each INSERT.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ETL_CLICKHOUSE_H
+#define ETL_CLICKHOUSE_H
+
+#include "lib/ilist.h"
+#include "utils/hsearch.h"
+
+#include "etl/destination.h"
+#include "net/http.h"
+
+/* --- layout.c --- */
+
+/* A column of the destination that holds one of the source. */
+typedef struct ChColumn
+{
+	AttrNumber	attnum;
+	const char *name;
+	const char *type;
+	const EtlColumn *source;
+	bool		sorted;			/* in ORDER BY */
+} ChColumn;
+
+/* One that is ours alone. */
+typedef struct ChMeta
+{
+	const char *name;
+	const char *type;
+} ChMeta;
+
+typedef struct ChLayout
+{
+	bool		log;			/* engine merge_tree: one row a change */
+	bool		committed_at;	/* metadata_columns */
+	int			ncolumns;
+	ChColumn   *columns;		/* by attnum */
+	int			nsorted;
+	int		   *sorted;			/* ORDER BY: indexes of columns */
+	bool		sorted_by_more; /* than the key */
+	int			nmeta;
+	const ChMeta *meta;			/* behind the columns */
+} ChLayout;
+
+extern bool ch_is_log(const EtlOptions *options);
+
+/*
+ * In CurrentMemoryContext.  What is wrong with it shows ch_layout_check();
+ * what cannot be is left out here.
+ */
+extern ChLayout *ch_layout(const EtlShape *shape, const EtlOptions *options);
+
+/* May a table look like that?  If not, ETL_PARK with a hint. */
+extern bool ch_layout_check(const EtlShape *shape, const EtlOptions *options, EtlResult *result);
+
+extern const char *ch_map_column(const EtlShape *shape, const EtlColumn *column,
+								 const EtlOptions *options, EtlValueError *error);
+
+/* --- encode.c --- */
+
+extern EtlCodec *ch_codec_create(const EtlShape *shape, const EtlTarget *target,
+								 const EtlOptions *options);
+extern bool ch_encode_row(EtlCodec *codec, const EtlChange *change, StringInfo out,
+						  EtlValueError *error);
+extern bool ch_extract(EtlCodec *codec, const char *row, uint32 len, AttrNumber attnum,
+					   const char **value, uint32 *value_len);
+extern bool ch_splice(EtlCodec *codec, const char *row, uint32 len, int ncolumns,
+					  const AttrNumber *attnums, const char *const *values,
+					  const uint32 *value_lens, StringInfo out);
+
+/* --- connection --- */
+
+#define CH_HEX_LEN		8
+
+/* Where rows of a generation go, as the writer knows it. */
+typedef struct ChPlaceKey
+{
+	Oid			relid;
+	uint32		generation;
+} ChPlaceKey;
+
+typedef struct ChPlace
+{
+	ChPlaceKey	key;			/* hash key */
+	char	   *name;
+	bool		skip;			/* event log: rows up to here are in it */
+	uint16		epoch;
+	uint64		lsn;
+	uint64		ordinal;
+} ChPlace;
+
+struct EtlConnection
+{
+	MemoryContext context;
+	const EtlOptions *options;	/* of the pipeline */
+	const char *identity;		/* "<system>/<database>/<pipeline>" */
+	char		hex[CH_HEX_LEN + 1];	/* end of the slot's name */
+	uint16		epoch;
+	uint64		incarnation;
+	bool		(*is_tracked) (Oid relid);
+	const char *database;
+	EtlCompression compression;
+	MemoryContext secrets_context;	/* emptied at each connect */
+	char	   *password;
+	MemoryContext http_context; /* holds the pool */
+	EtlHttp    *http;
+	int			in_flight;
+	uint64		sequence;		/* of query ids */
+	MemoryContext scratch;		/* of one call */
+	bool		settled;		/* nothing of a former writer runs any more */
+	HTAB	   *places;
+	dlist_head	sends;			/* of ChSend */
+};
+
+/* A batch under way (EtlBatch.private_data). */
+typedef struct ChSend
+{
+	dlist_node	node;
+	MemoryContext context;		/* holds this struct */
+	ChPlaceKey	key;
+	EtlHttpTransfer *transfer;	/* NULL: "result" is known already */
+	EtlResult	result;
+} ChSend;
+
+/* --- connect.c --- */
+
+extern EtlConnection *ch_open(const EtlConnectArgs *args);
+extern void ch_connect(EtlConnection *connection, EtlResult *result);
+extern void ch_close(EtlConnection *connection);
+
+/* A pool with settings and certificates as they are now, if there is none. */
+extern void ch_need_pool(EtlConnection *connection);
+
+/* --- client.c --- */
+
+typedef enum ChKind
+{
+	CH_READ,
+	CH_CHANGE,					/* DDL, KILL */
+	CH_INSERT
+} ChKind;
+
+/* Codes of ClickHouse's exceptions that somebody asks for. */
+#define CH_UNKNOWN_TABLE	60
+
+/* Rows of a SELECT in RowBinary, read one value after the other. */
+typedef struct ChRows
+{
+	const char *data;
+	Size		len;
+	Size		at;
+	bool		broken;			/* read beyond the end */
+} ChRows;
+
+extern bool ch_rows_more(ChRows *rows);
+extern char *ch_rows_string(ChRows *rows);
+extern uint64 ch_rows_number(ChRows *rows, int width);
+
+/*
+ * What an answer means.  Returns the exception's code, 0 if there is none.
+ */
+extern int	ch_classify(const EtlHttpResponse *response, ChKind kind, EtlResult *result);
+
+/*
+ * Run one statement to its end; everything in CurrentMemoryContext.  "rows"
+ * for a statement that ends with FORMAT RowBinary, else NULL; "code" may be
+ * NULL.  False when the result is not ETL_DONE.
+ */
+extern bool ch_run(EtlConnection *connection, ChKind kind, const char *sql,
+				   ChRows *rows, int *code, EtlResult *result);
+
+/* Start an INSERT whose data are the spans. */
+extern EtlHttpTransfer *ch_start_insert(EtlConnection *connection, const char *sql,
+										EtlPhase phase, const char *token,
+										int nspans, const EtlSpan *spans);
+
+/* --- names.c --- */
+
+extern void ch_put_identifier(StringInfo out, const char *name);
+extern void ch_put_literal(StringInfo out, const char *text);
+
+/* `database`.`name` */
+extern void ch_put_table(StringInfo out, const EtlConnection *connection, const char *name);
+
+typedef struct ChNames
+{
+	char	   *base;
+	char	   *view;			/* NULL: none */
+} ChNames;
+
+/* In CurrentMemoryContext; false when there can be no such names. */
+extern bool ch_names(const char *database, const EtlShape *shape, const EtlOptions *options,
+					 ChNames *names, EtlResult *result);
+extern char *ch_staging_name(const EtlConnection *connection, Oid relid, uint32 generation);
+extern char *ch_old_name(const EtlConnection *connection, Oid relid, uint32 generation);
+
+/* What a comment on a table of ours says. */
+typedef struct ChMark
+{
+	Oid			relid;
+	uint32		generation;
+} ChMark;
+
+extern char *ch_mark(const EtlConnection *connection, Oid relid, uint32 generation,
+					 XLogRecPtr shape_lsn);
+extern char *ch_mark_prefix(const EtlConnection *connection, Oid relid);
+
+/* Is it a mark of ours, of this pipeline? */
+extern bool ch_mark_parse(const EtlConnection *connection, const char *comment, ChMark *mark);
+
+/* Is it one of anybody's? */
+extern bool ch_is_mark(const char *comment);
+
+/* Can the name be sent as it is? */
+extern bool ch_name_is_utf8(const char *name);
+
+/* --- ddl.c --- */
+
+/* A table or view that is there. */
+typedef struct ChFound
+{
+	char	   *name;
+	char	   *engine;
+	char	   *comment;
+	bool		ours;
+	ChMark		mark;
+} ChFound;
+
+/* Tables with one of these names (NULL: none) or with our mark for the table. */
+extern bool ch_find(EtlConnection *connection, Oid relid, const char *const *names, int nnames,
+					List **found, EtlResult *result);
+extern ChFound *ch_find_name(List *found, const char *name);
+
+extern bool ch_create_table(EtlConnection *connection, const EtlTable *table, const char *name,
+							EtlResult *result);
+extern bool ch_create_view(EtlConnection *connection, const EtlTable *table, const ChNames *names,
+						   EtlResult *result);
+extern bool ch_drop(EtlConnection *connection, const char *name, bool view, EtlResult *result);
+extern bool ch_rename(EtlConnection *connection, const char *from, const char *to, EtlResult *result);
+extern bool ch_exchange(EtlConnection *connection, const char *one, const char *other,
+						EtlResult *result);
+
+/* --- generation.c --- */
+
+extern void ch_begin_generation(EtlConnection *connection, EtlTable *table, EtlResult *result);
+extern void ch_publish_generation(EtlConnection *connection, EtlTable *table, EtlResult *result);
+extern void ch_abandon_generation(EtlConnection *connection, EtlTable *table, EtlResult *result);
+extern EtlTarget *ch_read_columns(EtlConnection *connection, EtlTable *table, EtlResult *result);
+extern void ch_truncate(EtlConnection *connection, EtlTable *table, EtlResult *result);
+extern void ch_drop_table(EtlConnection *connection, EtlTable *table, EtlResult *result);
+
+/*
+ * Where rows of the table's generation go, asking the server at the first
+ * time; NULL with "result" set.  Also sees to it that nothing of a former
+ * writer still runs.
+ */
+extern ChPlace *ch_place(EtlConnection *connection, const EtlTable *table, EtlResult *result);
+extern void ch_forget_place(EtlConnection *connection, Oid relid, uint32 generation);
+
+/* --- send.c --- */
+
+extern void ch_send_start(EtlConnection *connection, EtlBatch *batch);
+extern void ch_send_poll(EtlConnection *connection, int timeout);
+extern void ch_send_result(EtlConnection *connection, EtlBatch *batch, EtlResult *result);
+extern void ch_send_finish(EtlConnection *connection, EtlBatch *batch);
+
+/* Wait until nothing is under way to the table. */
+extern void ch_send_wait(EtlConnection *connection, Oid relid);
+
+#endif							/* ETL_CLICKHOUSE_H */

@@ -1,0 +1,222 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl.c
+ *	  Statements that find, make and unmake tables at ClickHouse.
+ *
+ * Everything that is made carries its mark from the statement that makes it;
+ * nothing is ever there without one.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "destination/clickhouse/clickhouse.h"
+
+#define DEDUP_WINDOW	"non_replicated_deduplication_window"
+
+/* ----------
+ * Looking
+ * ----------
+ */
+
+bool
+ch_find(EtlConnection *connection, Oid relid, const char *const *names, int nnames,
+		List **found, EtlResult *result)
+{
+	StringInfoData sql;
+	ChRows		rows;
+
+	*found = NIL;
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "SELECT name, engine, comment FROM system.tables WHERE database = ");
+	ch_put_literal(&sql, connection->database);
+	appendStringInfoString(&sql, " AND (startsWith(comment, ");
+	ch_put_literal(&sql, ch_mark_prefix(connection, relid));
+	appendStringInfoChar(&sql, ')');
+	for (int i = 0; i < nnames; i++)
+	{
+		if (names[i] == NULL)
+			continue;
+		appendStringInfoString(&sql, " OR name = ");
+		ch_put_literal(&sql, names[i]);
+	}
+	appendStringInfoString(&sql, ") ORDER BY name FORMAT RowBinary");
+	if (!ch_run(connection, CH_READ, sql.data, &rows, NULL, result))
+		return false;
+	while (ch_rows_more(&rows))
+	{
+		ChFound    *table = palloc0_object(ChFound);
+
+		table->name = ch_rows_string(&rows);
+		table->engine = ch_rows_string(&rows);
+		table->comment = ch_rows_string(&rows);
+		table->ours = ch_mark_parse(connection, table->comment, &table->mark);
+		*found = lappend(*found, table);
+	}
+	if (!rows.broken)
+		return true;
+	etl_result_set(result, ETL_RETRY, ERRCODE_FDW_ERROR, "the answer of ClickHouse is malformed");
+	return false;
+}
+
+ChFound *
+ch_find_name(List *found, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, found)
+	{
+		ChFound    *table = lfirst(lc);
+
+		if (name && strcmp(table->name, name) == 0)
+			return table;
+	}
+	return NULL;
+}
+
+/* ----------
+ * Making
+ * ----------
+ */
+
+static void
+put_columns(StringInfo sql, const ChLayout *layout, uint32 generation)
+{
+	for (int i = 0; i < layout->ncolumns; i++)
+	{
+		const ChColumn *column = &layout->columns[i];
+
+		ch_put_identifier(sql, column->name);
+		appendStringInfo(sql, " %s COMMENT 'etl:%d:%u', ", column->type, column->attnum, generation);
+	}
+	for (int i = 0; i < layout->nmeta; i++)
+		appendStringInfo(sql, "%s`%s` %s", i > 0 ? ", " : "", layout->meta[i].name,
+						 layout->meta[i].type);
+}
+
+static void
+put_engine(StringInfo sql, const ChLayout *layout, const EtlOptions *options)
+{
+	const char *partition = etl_option_text(options, "partition_by");
+
+	if (layout->log)
+	{
+		appendStringInfoString(sql, " ENGINE = MergeTree ORDER BY (`cdc_epoch`, `cdc_lsn`, `cdc_ordinal`)");
+		return;
+	}
+	appendStringInfoString(sql, " ENGINE = ReplacingMergeTree(`_etl_version`, `_etl_deleted`)");
+	if (partition)
+		appendStringInfo(sql, " PARTITION BY %s", partition);
+	appendStringInfoString(sql, " ORDER BY (");
+	for (int i = 0; i < layout->nsorted; i++)
+	{
+		if (i > 0)
+			appendStringInfoString(sql, ", ");
+		ch_put_identifier(sql, layout->columns[layout->sorted[i]].name);
+	}
+	appendStringInfoChar(sql, ')');
+}
+
+static void
+put_settings(StringInfo sql, const EtlOptions *options)
+{
+	const char *settings = etl_option_text(options, "table_settings");
+
+	appendStringInfoString(sql, " SETTINGS ");
+	if (settings == NULL || strstr(settings, DEDUP_WINDOW) == NULL)
+		appendStringInfo(sql, DEDUP_WINDOW " = 1000%s", settings ? ", " : "");
+	if (settings)
+		appendStringInfoString(sql, settings);
+}
+
+/* An empty table for the generation under this name, which must be free. */
+bool
+ch_create_table(EtlConnection *connection, const EtlTable *table, const char *name,
+				EtlResult *result)
+{
+	ChLayout   *layout = ch_layout(table->shape, table->options);
+	StringInfoData sql;
+
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "CREATE TABLE ");
+	ch_put_table(&sql, connection, name);
+	appendStringInfoString(&sql, " (");
+	put_columns(&sql, layout, table->generation);
+	appendStringInfoChar(&sql, ')');
+	put_engine(&sql, layout, table->options);
+	put_settings(&sql, table->options);
+	appendStringInfoString(&sql, " COMMENT ");
+	ch_put_literal(&sql, ch_mark(connection, table->relid, table->generation, table->shape->lsn));
+	return ch_run(connection, CH_CHANGE, sql.data, NULL, NULL, result);
+}
+
+/* The current rows without what is ours. */
+bool
+ch_create_view(EtlConnection *connection, const EtlTable *table, const ChNames *names,
+			   EtlResult *result)
+{
+	ChLayout   *layout = ch_layout(table->shape, table->options);
+	StringInfoData sql;
+
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "CREATE OR REPLACE VIEW ");
+	ch_put_table(&sql, connection, names->view);
+	appendStringInfoString(&sql, " AS SELECT ");
+	for (int i = 0; i < layout->ncolumns; i++)
+	{
+		if (i > 0)
+			appendStringInfoString(&sql, ", ");
+		ch_put_identifier(&sql, layout->columns[i].name);
+	}
+	if (layout->committed_at)
+		appendStringInfoString(&sql, ", `_etl_committed_at`");
+	appendStringInfoString(&sql, " FROM ");
+	ch_put_table(&sql, connection, names->base);
+	appendStringInfoString(&sql, " FINAL WHERE `_etl_deleted` = 0 COMMENT ");
+	ch_put_literal(&sql, ch_mark(connection, table->relid, table->generation, table->shape->lsn));
+	return ch_run(connection, CH_CHANGE, sql.data, NULL, NULL, result);
+}
+
+/* ----------
+ * Unmaking, renaming
+ * ----------
+ */
+
+/* Only for what carries our mark. */
+bool
+ch_drop(EtlConnection *connection, const char *name, bool view, EtlResult *result)
+{
+	StringInfoData sql;
+
+	initStringInfo(&sql);
+	appendStringInfo(&sql, "DROP %s IF EXISTS ", view ? "VIEW" : "TABLE");
+	ch_put_table(&sql, connection, name);
+	return ch_run(connection, CH_CHANGE, sql.data, NULL, NULL, result);
+}
+
+bool
+ch_rename(EtlConnection *connection, const char *from, const char *to, EtlResult *result)
+{
+	StringInfoData sql;
+
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "RENAME TABLE ");
+	ch_put_table(&sql, connection, from);
+	appendStringInfoString(&sql, " TO ");
+	ch_put_table(&sql, connection, to);
+	return ch_run(connection, CH_CHANGE, sql.data, NULL, NULL, result);
+}
+
+bool
+ch_exchange(EtlConnection *connection, const char *one, const char *other, EtlResult *result)
+{
+	StringInfoData sql;
+
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "EXCHANGE TABLES ");
+	ch_put_table(&sql, connection, one);
+	appendStringInfoString(&sql, " AND ");
+	ch_put_table(&sql, connection, other);
+	return ch_run(connection, CH_CHANGE, sql.data, NULL, NULL, result);
+}

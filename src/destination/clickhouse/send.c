@@ -1,0 +1,244 @@
+/*-------------------------------------------------------------------------
+ *
+ * send.c
+ *	  Sending batches to ClickHouse.
+ *
+ * A batch is one INSERT into one table: a head with names and types, which
+ * the server compares with what it has, and the rows as they were encoded.
+ * Several tables are under way at a time, each with one batch.
+ *
+ * An INSERT is one block, so it is stored as a whole or not at all, and its
+ * token makes a repetition harmless.  The token names the batch and has a
+ * hash of its bytes: the server compares tokens only, and other rows under a
+ * known token would be lost.
+ *
+ * Into an event log nothing may come twice, also after a crash, when batches
+ * have other bounds.  So what is there already is asked once, and left out.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+
+#include "compat.h"
+#include "destination/clickhouse/clickhouse.h"
+#include "format/rowbinary.h"
+
+/* Beyond this the server would make more than one block of it. */
+#define MOST_BYTES		(64 * 1024 * 1024)
+
+static bool
+is_in_log(const ChPlace *place, uint16 epoch, const EtlItem *item)
+{
+	if (place == NULL || !place->skip)
+		return false;
+	if (epoch != place->epoch)
+		return epoch < place->epoch;
+	if (item->commit_lsn != place->lsn)
+		return item->commit_lsn < place->lsn;
+	return item->ordinal <= place->ordinal;
+}
+
+/* Names and types of the columns, as RowBinaryWithNamesAndTypes begins. */
+static void
+put_head(StringInfo out, const EtlTable *table)
+{
+	ChLayout   *layout = ch_layout(table->shape, table->options);
+	int			n = layout->ncolumns + layout->nmeta;
+
+	while (n >= 0x80)
+	{
+		etl_rowbinary_uint8(out, (n & 0x7F) | 0x80);
+		n >>= 7;
+	}
+	etl_rowbinary_uint8(out, n);
+	for (int i = 0; i < layout->ncolumns; i++)
+		etl_rowbinary_string(out, layout->columns[i].name, strlen(layout->columns[i].name));
+	for (int i = 0; i < layout->nmeta; i++)
+		etl_rowbinary_string(out, layout->meta[i].name, strlen(layout->meta[i].name));
+	for (int i = 0; i < layout->ncolumns; i++)
+		etl_rowbinary_string(out, layout->columns[i].type, strlen(layout->columns[i].type));
+	for (int i = 0; i < layout->nmeta; i++)
+		etl_rowbinary_string(out, layout->meta[i].type, strlen(layout->meta[i].type));
+}
+
+/* The rows that are to be sent as spans; 0 when there are none. */
+static int
+make_spans(const EtlBatch *batch, const ChPlace *place, EtlSpan *spans,
+		   const EtlItem **first, const EtlItem **last)
+{
+	int			n = 0;
+
+	*first = *last = NULL;
+	for (int i = 0; i < batch->nitems; i++)
+	{
+		const EtlItem *item = &batch->items[i];
+
+		if ((item->flags & ETL_ITEM_EVENT) || is_in_log(place, batch->epoch, item))
+			continue;
+		if (*first == NULL)
+			*first = item;
+		*last = item;
+		if (n > 0 && spans[n - 1].data + spans[n - 1].len == item->data)
+			spans[n - 1].len += item->len;
+		else
+		{
+			spans[n].data = item->data;
+			spans[n].len = item->len;
+			n++;
+		}
+	}
+	return n;
+}
+
+static char *
+make_token(EtlConnection *connection, const EtlBatch *batch, const EtlItem *first,
+		   const EtlItem *last, int nspans, const EtlSpan *spans)
+{
+	uint64		hash = batch->phase;
+
+	for (int i = 0; i < nspans; i++)
+		hash = DatumGetUInt64(hash_any_extended((const unsigned char *) spans[i].data,
+												(int) spans[i].len, hash));
+	return psprintf("%s/%u/%u " UINT64_FORMAT " %u/" UINT64_FORMAT "/" UINT64_FORMAT
+					"-" UINT64_FORMAT "/" UINT64_FORMAT "/%u %016llx",
+					connection->identity, batch->table->relid, batch->table->generation,
+					batch->incarnation, batch->epoch,
+					(uint64) first->commit_lsn, first->ordinal,
+					(uint64) last->commit_lsn, last->ordinal, last->sub,
+					(unsigned long long) hash);
+}
+
+/* Start the transfer, or set send->result. */
+static void
+start(EtlConnection *connection, EtlBatch *batch, ChSend *send)
+{
+	const EtlTable *table = batch->table;
+	const ChPlace *place = NULL;
+	const char *name;
+	EtlSpan    *spans;
+	int			nspans;
+	const EtlItem *first;
+	const EtlItem *last;
+	StringInfoData sql;
+	StringInfoData head;
+
+	if (batch->bytes > MOST_BYTES && batch->nitems > 1)
+	{
+		etl_result_set(&send->result, ETL_TOO_LARGE, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+					   "the batch is too large for one block");
+		return;
+	}
+	ch_need_pool(connection);
+	if (batch->phase == ETL_PHASE_COPY)
+		name = ch_staging_name(connection, table->relid, table->generation);
+	else
+	{
+		place = ch_place(connection, table, &send->result);
+		if (place == NULL)
+			return;
+		name = place->name;
+	}
+
+	spans = MemoryContextAllocHuge(CurrentMemoryContext,
+								   sizeof(EtlSpan) * ((Size) batch->nitems + 1));
+	nspans = make_spans(batch, place, spans + 1, &first, &last);
+	if (nspans == 0)
+		return;					/* done already */
+
+	initStringInfo(&head);
+	put_head(&head, table);
+	spans[0].data = head.data;
+	spans[0].len = head.len;
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "INSERT INTO ");
+	ch_put_table(&sql, connection, name);
+	appendStringInfoString(&sql, " FORMAT RowBinaryWithNamesAndTypes");
+	send->transfer = ch_start_insert(connection, sql.data, batch->phase,
+									 make_token(connection, batch, first, last, nspans, spans + 1),
+									 nspans + 1, spans);
+}
+
+void
+ch_send_start(EtlConnection *connection, EtlBatch *batch)
+{
+	MemoryContext context = AllocSetContextCreate(connection->context, "etl clickhouse batch",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	ChSend	   *send = palloc0_object(ChSend);
+
+	send->context = context;
+	send->key.relid = batch->table->relid;
+	send->key.generation = batch->table->generation;
+	send->result.rejected = -1;
+	send->result.retry_after = -1;
+	batch->private_data = send;
+	dlist_push_tail(&connection->sends, &send->node);
+	connection->in_flight++;
+	start(connection, batch, send);
+	MemoryContextSwitchTo(old);
+}
+
+void
+ch_send_poll(EtlConnection *connection, int timeout)
+{
+	ch_need_pool(connection);
+	etl_http_poll(connection->http, timeout);
+}
+
+void
+ch_send_wait(EtlConnection *connection, Oid relid)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &connection->sends)
+	{
+		ChSend	   *send = dlist_container(ChSend, node, iter.cur);
+
+		while (send->key.relid == relid && send->transfer &&
+			   etl_http_response(send->transfer) == NULL)
+			etl_http_poll(connection->http, 100);
+	}
+}
+
+void
+ch_send_result(EtlConnection *connection, EtlBatch *batch, EtlResult *result)
+{
+	ChSend	   *send = batch->private_data;
+	const EtlHttpResponse *response;
+	int			code;
+
+	if (send->transfer == NULL)
+	{
+		*result = send->result;
+		return;
+	}
+	response = etl_http_response(send->transfer);
+	if (response == NULL)
+	{
+		result->status = ETL_PENDING;
+		return;
+	}
+	code = ch_classify(response, CH_INSERT, result);
+	if (result->status == ETL_REJECTED && batch->nitems == 1)
+		result->rejected = 0;
+	if (code == CH_UNKNOWN_TABLE)
+		ch_forget_place(connection, send->key.relid, send->key.generation);
+}
+
+void
+ch_send_finish(EtlConnection *connection, EtlBatch *batch)
+{
+	ChSend	   *send = batch->private_data;
+
+	if (send == NULL)
+		return;
+	batch->private_data = NULL;
+	if (connection->http && send->transfer)
+		etl_http_finish(send->transfer);
+	dlist_delete(&send->node);
+	connection->in_flight--;
+	MemoryContextDelete(send->context);
+}
