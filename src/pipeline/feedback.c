@@ -77,6 +77,25 @@ etl_writer_log_trouble(EtlWriter *writer, const EtlResult *result)
 	pending->hint = etl_pending_text(writer, result->hint);
 }
 
+/* A worker of the pipeline died of an ERROR: it could not write that itself. */
+void
+etl_writer_log_death(EtlWriter *writer)
+{
+	EtlPipelineShared *pipeline = writer->pipeline;
+	EtlResult	result;
+	bool		died;
+
+	memset(&result, 0, sizeof(result));
+	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
+	died = pipeline->death_unlogged;
+	pipeline->death_unlogged = false;
+	result.sqlstate = pipeline->last_sqlstate;
+	strlcpy(result.message, pipeline->last_error, sizeof(result.message));
+	LWLockRelease(&pipeline->lock);
+	if (died)
+		etl_writer_log_trouble(writer, &result);
+}
+
 static void
 sender_trouble(void *arg, const EtlResult *result)
 {

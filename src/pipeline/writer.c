@@ -359,6 +359,7 @@ writer_body(void)
 
 	writer->sender = etl_sender_create(writer->config, writer->connection,
 									   &etl_writer_callbacks, writer);
+	etl_writer_log_death(writer);
 	if (writer->config->routine->abilities & ETL_LOCAL_TRANSACTION)
 		writer->local = etl_local_create(writer);
 	writer->statistics_next = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),

@@ -382,9 +382,14 @@ report_and_exit(void)
 		ReplicationSlotRelease();
 
 	if (etl_worker_pipeline != NULL && etl_worker_pipeline->in_use)
+	{
 		etl_shmem_report_error(etl_worker_pipeline, edata->sqlerrcode,
 							   edata->message ? edata->message : "unknown error",
 							   0, false);
+		LWLockAcquire(&etl_worker_pipeline->lock, LW_EXCLUSIVE);
+		etl_worker_pipeline->death_unlogged = true;
+		LWLockRelease(&etl_worker_pipeline->lock);
+	}
 	RESUME_INTERRUPTS();
 	proc_exit(ETL_EXIT_AGAIN);
 }
