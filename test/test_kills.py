@@ -185,6 +185,9 @@ def test_ends_at(server, db, receivers, clear, point, action):
         assert all(t["recovery"] == "retry" and "failpoint" in t["error"] for t in parked)
         assert server.value("SELECT etl.retry_table('p')", db=db) == len(parked) <= 2
     settle(server, db, receiver)
+    if action == "error":
+        logged = "SELECT count(*) > 0 FROM etl.error_log WHERE message LIKE '%failpoint%'"
+        wait_until(lambda: server.value(logged, db=db), 10, "the error log knows")
 
 
 @pytest.mark.crashes
