@@ -15,6 +15,7 @@ class Table:
         self.keyed = {}
         self.bag = []
         self.shape = None  # attnum -> column name
+        self.key = None  # names of the columns by which rows are found
 
     def rows(self):
         return list(self.keyed.values()) + self.bag
@@ -34,6 +35,17 @@ class Table:
                 row.update(new)
             self.keyed = {self._renamed(key, names): row for key, row in self.keyed.items()}
         self.shape = shape
+
+    def find_by(self, key):
+        """Rows are found by other columns from here on (another replica identity)."""
+        if key is None or key == self.key:
+            return
+        rows = self.rows() if self.key is not None else []
+        if rows:
+            self.keyed, self.bag = {}, []
+        for row in rows:
+            self.insert({c: row[c] for c in key} if key else None, row)
+        self.key = key
 
     @staticmethod
     def _renamed(key, names):
@@ -78,6 +90,7 @@ class State:
         finished = {}  # oid -> (order, copy)
         changes = []
         self.shapes = {}  # (oid, generation, version) -> shape
+        self.keys = {}  # the same -> names of the key's columns
         self.names = {}
         self.tables = defaultdict(Table)
         for event in events:
@@ -88,6 +101,8 @@ class State:
             if kind == "relation":
                 self.shapes[table["oid"], table["generation"], table["version"]] = {
                     c["attnum"]: c["name"] for c in event["replicated_table_schema"]["columns"]}
+                self.keys[table["oid"], table["generation"], table["version"]] = \
+                    event["replicated_table_schema"]["identity_columns"]
             elif kind == "copy_end":
                 order = (event["epoch"], event["sequence_key"])
                 newest = finished.get(table["oid"])
@@ -114,7 +129,9 @@ class State:
                 self._apply(oid, event)
 
     def _follow(self, table):
-        self.tables[table["oid"]].follow(self.shapes.get((table["oid"], table["generation"], table["version"])))
+        version = table["oid"], table["generation"], table["version"]
+        self.tables[table["oid"]].follow(self.shapes.get(version))
+        self.tables[table["oid"]].find_by(self.keys.get(version))
 
     def _apply(self, oid, event):
         table = self.tables[oid]
