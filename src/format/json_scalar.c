@@ -21,6 +21,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/cash.h"
+#include "utils/date.h"
 #include "utils/datetime.h"
 #include "utils/json.h"
 #include "utils/jsonb.h"
@@ -167,13 +168,27 @@ put_uuid(StringInfo out, const unsigned char *u)
 	put_quoted(out, buf, sizeof(buf));
 }
 
+/*
+ * As to_json() has it: XSD's form, except for timetz, which it leaves to the
+ * output function ("+00", where XSD's is "+00:00").
+ */
 static void
 put_datetime(StringInfo out, Datum value, Oid type)
 {
 	static const int utc = 0;
 	char		buf[MAXDATELEN + 1];
 
-	JsonEncodeDateTime(buf, value, type, type == TIMESTAMPTZOID ? &utc : NULL);
+	if (type == TIMETZOID)
+	{
+		struct pg_tm tm;
+		fsec_t		fsec;
+		int			tz;
+
+		timetz2tm(DatumGetTimeTzADTP(value), &tm, &fsec, &tz);
+		EncodeTimeOnly(&tm, fsec, true, tz, USE_ISO_DATES, buf);
+	}
+	else
+		JsonEncodeDateTime(buf, value, type, type == TIMESTAMPTZOID ? &utc : NULL);
 	put_quoted(out, buf, strlen(buf));
 }
 

@@ -6,7 +6,8 @@ from .state import canonical
 
 PINNED = (
     "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'iso_8601';"
-    "SET bytea_output = 'hex'; SET extra_float_digits = 1; SET search_path = pg_catalog"
+    "SET bytea_output = 'hex'; SET extra_float_digits = 1; SET quote_all_identifiers = off;"
+    "SET search_path = pg_catalog"
 )
 
 # How to_json() of a column is changed by the documented deviations.
