@@ -85,6 +85,9 @@ etl_writer_log_death(EtlWriter *writer)
 	EtlResult	result;
 	bool		died;
 
+	/* unlocked: whoever sets it wakes us afterwards */
+	if (!pipeline->death_unlogged)
+		return;
 	memset(&result, 0, sizeof(result));
 	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
 	died = pipeline->death_unlogged;

@@ -272,6 +272,7 @@ turn(EtlWriter *writer)
 
 	etl_writer_watch(writer);
 	etl_writer_watch_syncs(writer);
+	etl_writer_log_death(writer);
 
 	took = etl_writer_take(writer);
 	if (writer->scan ||
@@ -353,13 +354,14 @@ writer_body(void)
 {
 	EtlWriter  *writer = etl_writer_start();
 
+	/* before a success clears what the last one died of */
+	etl_writer_log_death(writer);
 	etl_writer_connect(writer);
 	if (etl_worker_should_stop())
 		end_in_good_order(writer);
 
 	writer->sender = etl_sender_create(writer->config, writer->connection,
 									   &etl_writer_callbacks, writer);
-	etl_writer_log_death(writer);
 	if (writer->config->routine->abilities & ETL_LOCAL_TRANSACTION)
 		writer->local = etl_local_create(writer);
 	writer->statistics_next = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
