@@ -211,6 +211,7 @@ etl_connection_test(Oid server, Oid role, int64 pipeline)
 	BackgroundWorkerHandle *worker;
 	shm_mq_handle *queue;
 	dsm_segment *segment;
+	MemoryContext caller;
 	List	   *rows = NIL;
 	bool		ended;
 
@@ -224,7 +225,10 @@ etl_connection_test(Oid server, Oid role, int64 pipeline)
 
 	segment = make_segment(server, role, pipeline);
 	args.test = dsm_segment_handle(segment);
+	/* the callback may run when the caller's context is gone already */
+	caller = MemoryContextSwitchTo(TopTransactionContext);
 	worker = etl_launch(ETL_ROLE_CHECK, &args);
+	MemoryContextSwitchTo(caller);
 	if (worker == NULL)
 	{
 		dsm_detach(segment);
