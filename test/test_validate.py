@@ -140,20 +140,38 @@ def test_on_a_standby(fresh_server):
 
 
 def test_names_that_collide(server, db):
-    """Two tables of one name at the destination, in one pipeline and over two."""
-    path = f"{server.base}/names_{db}"
-    server.sql(f"COPY (SELECT 1) TO PROGRAM 'cat >/dev/null; mkdir -m 777 {path}'")
-    server.sql("CREATE EXTENSION etl_test", db=db)
-    server.sql(f"CREATE SERVER folder FOREIGN DATA WRAPPER etl_test_file OPTIONS (directory '{path}')", db=db)
-    server.sql("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY);"
-               "CREATE PUBLICATION pub FOR TABLE a, b", db=db)
-    create(server, db, "p", "pub", "folder", start=False)
-    assert "name_collision" not in severities(server, db)
-    for table in ("a", "b"):
-        server.sql(f"""SELECT etl.alter_table('p', '{table}', '{{"destination_table": "one"}}')""", db=db)
-    found = [(target, value) for (check, target), value in findings(server, db).items() if check == "name_collision"]
-    assert len(found) == 1 and found[0][1][0] == "error"
-    assert {found[0][0], found[0][1][1].split(" is that of ")[1].split(",")[0]} == {"public.a", "public.b"}
+    """Two tables of one name at the destination: by chance, by option, and a table with another's view."""
+    server.sql("CREATE SERVER w FOREIGN DATA WRAPPER etl_clickhouse OPTIONS (url 'http://127.0.0.1:1/', database 'd')", db=db)
+    server.sql("""CREATE SCHEMA "a_"; CREATE SCHEMA a; CREATE TABLE "a_".b (id int PRIMARY KEY);
+                  CREATE TABLE a."_b" (id int PRIMARY KEY); CREATE TABLE c (id int PRIMARY KEY);
+                  CREATE TABLE d (id int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE "a_".b, c, d""", db=db)
+    create(server, db, "p", "pub", "w", start=False)
+
+    def collisions():
+        return [value[1] for (check, _), value in findings(server, db).items() if check == "name_collision"]
+
+    assert collisions() == []
+    server.sql('ALTER PUBLICATION pub ADD TABLE a."_b"', db=db)
+    assert len(collisions()) == 1 and '"a___b"' in collisions()[0]
+    server.sql("""SELECT etl.alter_table('p', 'a."_b"', '{"destination_table": "another"}')""", db=db)
+    assert collisions() == []
+    server.sql("""SELECT etl.alter_table('p', 'c', '{"destination_table": "public_d_current"}')""", db=db)
+    assert len(collisions()) == 1 and '"public_d_current"' in collisions()[0]
+    server.sql("SELECT etl.alter_table('p', 'c', jsonb_build_object('destination_table', repeat('long', 60)))", db=db)
+    assert len(collisions()) == 1 and "too long" in collisions()[0]
+
+
+def test_a_destination_that_needs_keys(server, db):
+    """A table without key is an error for it, also when it only gets inserts."""
+    server.sql("CREATE SERVER w FOREIGN DATA WRAPPER etl_clickhouse OPTIONS (url 'http://127.0.0.1:1/', database 'd')", db=db)
+    server.sql("CREATE TABLE t (id int); CREATE PUBLICATION pub FOR TABLE t WITH (publish = insert)", db=db)
+    create(server, db, "p", "pub", "w", start=False)
+    assert findings(server, db)["replica_identity", "public.t"][0] == "error"
+    server.sql("""SELECT etl.alter_table('p', 't', '{"engine": "merge_tree"}')""", db=db)
+    assert findings(server, db)["replica_identity", "public.t"][0] == "warning"
+    server.sql("""SELECT etl.alter_table('p', 't', '{"engine": null}');
+                  ALTER TABLE t REPLICA IDENTITY FULL""", db=db)
+    assert findings(server, db)["replica_identity", "public.t"][0] == "error"
 
 
 def test_many_tables(server, db):

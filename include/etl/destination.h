@@ -541,6 +541,13 @@ typedef struct EtlDestinationRoutine
 	 * NULL: as "abilities" says.
 	 */
 	uint32		(*table_abilities) (const EtlOptions *options);
+
+	/*
+	 * All names that a table gets at the destination (its own first, then
+	 * views and the like), for finding collisions: List of char *, or NIL with
+	 * "result" filled when there can be none.  NULL: nothing gets a name.
+	 */
+	List	   *(*table_names) (const EtlShape *shape, const EtlOptions *options, EtlResult *result);
 } EtlDestinationRoutine;
 
 /*

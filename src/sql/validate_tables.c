@@ -41,14 +41,6 @@ typedef struct NameEntry
 	char		table[2 * NAMEDATALEN + 8];
 } NameEntry;
 
-static uint32
-table_abilities(const EtlValidation *v, const EtlOptions *options)
-{
-	const EtlDestinationRoutine *routine = v->config->routine;
-
-	return routine->abilities;
-}
-
 /* ----------
  * One table
  * ----------
@@ -65,7 +57,7 @@ check_identity(EtlValidation *v, const char *target, Relation relation,
 	bool		changes = (rule->operations & (ETL_PUBLISH_UPDATE | ETL_PUBLISH_DELETE)) != 0;
 	bool		full = relation->rd_rel->relreplident == REPLICA_IDENTITY_FULL;
 	Oid			index = full ? relation->rd_pkindex : RelationGetReplicaIndex(relation);
-	bool		needs_key = v->config && (table_abilities(v, options) & ETL_NEEDS_KEY) != 0;
+	bool		needs_key = v->config && (etl_table_abilities(v->config->routine, options) & ETL_NEEDS_KEY) != 0;
 
 	if (!full && !OidIsValid(index))
 	{
@@ -228,13 +220,24 @@ static void
 check_names(EtlValidation *v, HTAB *names, const char *target, const EtlShape *shape,
 			const EtlOptions *options)
 {
-	const char *name = etl_option_text(options, "destination_table");
-	const char *other = name ? enter_name(names, name, target) : NULL;
+	EtlResult	result = {.status = ETL_DONE};
+	List	   *wanted = v->config->routine->table_names(shape, options, &result);
+	ListCell   *lc;
 
-	if (other != NULL)
+	if (wanted == NIL)
+		etl_validate_report(v, ETL_ERROR, "name_collision", target, result.hint, "%s", result.message);
+	foreach(lc, wanted)
+	{
+		const char *other = enter_name(names, lfirst(lc), target);
+
+		if (other == NULL)
+			continue;
 		etl_validate_report(v, ETL_ERROR, "name_collision", target,
 							"Choose another name with option destination_table of etl.alter_table().",
-							"the name \"%s\" at the destination is that of %s, too", name, other);
+							"the name \"%s\" at the destination is that of %s, too",
+							(char *) lfirst(lc), other);
+		break;
+	}
 }
 
 /* ----------
@@ -261,7 +264,7 @@ check_table(EtlValidation *v, const EtlRule *rule, HTAB *names)
 	check_identity(v, target, relation, rule, shape, options);
 	check_rights(v, target, rule->relid, shape);
 	check_generated(v, target, shape);
-	if (v->config != NULL && (v->config->routine->abilities & ETL_HAS_SCHEMAS))
+	if (v->config != NULL && v->config->routine->table_names != NULL)
 		check_names(v, names, target, shape, options);
 	relation_close(relation, AccessShareLock);
 	return true;

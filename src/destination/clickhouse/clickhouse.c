@@ -154,6 +154,16 @@ clickhouse_table_abilities(const EtlOptions *options)
 	return abilities;
 }
 
+static List *
+clickhouse_table_names(const EtlShape *shape, const EtlOptions *options, EtlResult *result)
+{
+	ChNames		names;
+
+	if (!ch_names(etl_option_text(options, "database"), shape, options, &names, result))
+		return NIL;
+	return names.view ? list_make2(names.base, names.view) : list_make1(names.base);
+}
+
 const EtlDestinationRoutine etl_clickhouse_routine = {
 	.magic = ETL_DESTINATION_MAGIC,
 	.version = ETL_DESTINATION_VERSION,
@@ -184,6 +194,7 @@ const EtlDestinationRoutine etl_clickhouse_routine = {
 	.truncate = ch_truncate,
 	.drop_table = ch_drop_table,
 	.table_abilities = clickhouse_table_abilities,
+	.table_names = clickhouse_table_names,
 };
 
 PG_FUNCTION_INFO_V1(etl_clickhouse_handler);
