@@ -82,6 +82,7 @@ CREATE TABLE etl.pipeline_state (
     released_generation integer NOT NULL DEFAULT 0,     -- highest of tables that were let go of
     start_done        bigint NOT NULL DEFAULT 0,    -- start_requests that were acted on
     durable_lsn       pg_lsn,
+    stopped_lsn       pg_lsn,           -- at most confirmed when it last stopped; NULL: it runs, or died
     failed_sqlstate   text,             -- NULL: not failed
     failed_message    text,
     failed_hint       text,

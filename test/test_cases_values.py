@@ -156,7 +156,7 @@ def test_the_source_is_equal_to_itself(outcome):
     names = [t[len("CREATE TABLE "):].split("(")[0] for t in TABLES.strip().splitlines()]
     names.remove('"Тест"')
     for name in names:
-        if name == "t25":  # the oracle looks through one level of domains only
+        if name in ("t22", "t25"):  # bounds, and domains over domains, are not in the oracle
             continue
         assert_equal(outcome.server, outcome.db, outcome.state, [f"c.{name}", f"s.{name}"])
 

@@ -164,6 +164,34 @@ make_slot(const char *name)
 	}
 }
 
+/*
+ * Does the slot go on from where we stopped?  Not if somebody else has
+ * advanced it since: the changes in between would be missing silently.  Who
+ * died instead of stopping does not know, but was back before anybody could.
+ */
+static bool
+leads_on(void)
+{
+	EtlPipelineShared *pipeline = etl_worker_pipeline;
+	XLogRecPtr	confirmed = MyReplicationSlot->data.confirmed_flush;
+	XLogRecPtr	stopped;
+	bool		ok;
+
+	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
+	stopped = pipeline->stopped_lsn;
+	ok = XLogRecPtrIsInvalid(stopped) || confirmed <= stopped;
+	if (ok)
+		pipeline->stopped_lsn = InvalidXLogRecPtr;
+	LWLockRelease(&pipeline->lock);
+	if (!ok)
+		ereport(LOG,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("replication slot \"%s\" was advanced from %X/%X to %X/%X while its pipeline was stopped",
+						NameStr(pipeline->slot_name),
+						LSN_FORMAT_ARGS(stopped), LSN_FORMAT_ARGS(confirmed))));
+	return ok;
+}
+
 static void
 acquire_slot(void)
 {
@@ -183,8 +211,12 @@ acquire_slot(void)
 		switch (etl_slot_look(name))
 		{
 			case ETL_SLOT_USABLE:
-				if (etl_slot_acquire(name))
+				if (!etl_slot_acquire(name))
+					break;
+				if (leads_on())
 					return;
+				etl_slot_release();
+				report_lost_slot();
 				break;
 			case ETL_SLOT_ACTIVE:
 				break;			/* an older incarnation still holds it */

@@ -131,6 +131,13 @@ extern void etl_store_durable(int64 pipeline_id, XLogRecPtr lsn);
 extern XLogRecPtr etl_store_read_durable(int64 pipeline_id);
 
 /*
+ * How far the slot can have been confirmed when the pipeline stopped in good
+ * order.  Taken, and forgotten, at the next start: while it runs, that moves.
+ */
+extern void etl_store_stopped(int64 pipeline_id, XLogRecPtr lsn);
+extern XLogRecPtr etl_store_take_stopped(int64 pipeline_id);
+
+/*
  * Rules: store new versions; read all (of EtlRule *, oldest first); prune what
  * no transaction behind "confirmed" can need.
  */

@@ -119,6 +119,32 @@ etl_store_read_durable(int64 pipeline_id)
 	return isnull ? InvalidXLogRecPtr : DatumGetLSN(value);
 }
 
+void
+etl_store_stopped(int64 pipeline_id, XLogRecPtr lsn)
+{
+	Params		params = {0};
+
+	param_int8(&params, pipeline_id);
+	param_lsn(&params, lsn);
+	run("UPDATE etl.pipeline_state SET stopped_lsn = $2 WHERE pipeline_id = $1", &params);
+}
+
+XLogRecPtr
+etl_store_take_stopped(int64 pipeline_id)
+{
+	Params		params = {0};
+	bool		isnull;
+	XLogRecPtr	lsn;
+
+	param_int8(&params, pipeline_id);
+	if (run("SELECT stopped_lsn FROM etl.pipeline_state"
+			" WHERE pipeline_id = $1 AND stopped_lsn IS NOT NULL", &params) == 0)
+		return InvalidXLogRecPtr;
+	lsn = DatumGetLSN(field(0, 1, &isnull));
+	etl_store_stopped(pipeline_id, InvalidXLogRecPtr);
+	return lsn;
+}
+
 /* ----------
  * Trouble
  * ----------

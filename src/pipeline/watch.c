@@ -86,7 +86,7 @@ answer_lost_slot(EtlWriter *writer)
 	if (!writer->config->resync_on_slot_loss &&
 		writer->config->resync_requests <= writer->resync_done)
 		etl_writer_fail(writer, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						psprintf("replication slot \"%s\" is missing or has lost its WAL",
+						psprintf("replication slot \"%s\" is missing, has lost its WAL or was advanced by somebody else",
 								 writer->config->slot_name),
 						"Changes may be missing at the destination.  Call etl.resync_pipeline() and etl.start_pipeline() to copy all tables again.");
 

@@ -58,6 +58,34 @@ etl_writer_bracket(EtlBracketKind kind, const char *name, void (*body) (void *ar
 	LWLockRelease(&etl_worker_pipeline->lock);
 }
 
+/*
+ * Apply confirms what is durable and nothing else, so this is as far as the
+ * slot can be confirmed once we are gone.  What has not been compared yet
+ * stays as it was.
+ */
+static void
+store_stopped(void)
+{
+	EtlPipelineShared *pipeline = etl_worker_pipeline;
+	XLogRecPtr	stopped;
+
+	LWLockAcquire(&pipeline->lock, LW_SHARED);
+	stopped = pipeline->stopped_lsn;
+	LWLockRelease(&pipeline->lock);
+	if (XLogRecPtrIsInvalid(stopped))
+		stopped = Max(pg_atomic_read_u64(&pipeline->durable_lsn),
+					  pg_atomic_read_u64(&pipeline->confirmed_lsn));
+	if (!XLogRecPtrIsInvalid(stopped))
+		etl_store_stopped(pipeline->id, stopped);
+}
+
+static void
+stopped_body(void *arg)
+{
+	if (etl_extension_present())
+		store_stopped();
+}
+
 typedef struct Failure
 {
 	int64		id;
@@ -71,8 +99,10 @@ failure_body(void *arg)
 {
 	Failure    *failure = arg;
 
-	if (etl_extension_present())
-		etl_store_failed(failure->id, failure->sqlstate, failure->message, failure->hint);
+	if (!etl_extension_present())
+		return;
+	etl_store_failed(failure->id, failure->sqlstate, failure->message, failure->hint);
+	store_stopped();
 }
 
 /*
@@ -343,6 +373,7 @@ end_in_good_order(EtlWriter *writer)
 		writer->pending_next = 0;
 		etl_pending_run(writer);
 		store_statistics(writer, GetCurrentTimestamp());
+		(void) etl_bracket_try(ETL_BRACKET_WRITE, "etl: storing position", stopped_body, NULL);
 	}
 	if (writer->connection)
 		writer->config->routine->close(writer->connection);

@@ -163,6 +163,14 @@ check_identity(Start *start)
 		store = true;
 	}
 
+	/* somebody made another slot of that name: it is not ours to drop */
+	if (!config->slot_created &&
+		etl_slot_look(config->slot_name) == ETL_SLOT_FOREIGN)
+	{
+		draw_slot_name(config);
+		store = true;
+	}
+
 	config->system_identifier = GetSystemIdentifier();
 	config->database = MyDatabaseId;
 	config->timeline = timeline;
@@ -197,6 +205,21 @@ resume_tables(Start *start)
 	}
 }
 
+/* For apply, who sees the slot: has anybody moved it since we stopped? */
+static void
+take_stopped(EtlWriter *writer)
+{
+	XLogRecPtr	stopped = etl_store_take_stopped(writer->config->id);
+
+	if (!writer->config->slot_created)
+		stopped = InvalidXLogRecPtr;
+	else if (XLogRecPtrIsInvalid(stopped))
+		return;					/* nothing known, or not compared yet */
+	LWLockAcquire(&writer->pipeline->lock, LW_EXCLUSIVE);
+	writer->pipeline->stopped_lsn = stopped;
+	LWLockRelease(&writer->pipeline->lock);
+}
+
 static void
 start_body(void *arg)
 {
@@ -223,6 +246,7 @@ start_body(void *arg)
 	start->intents = etl_store_read_intents(writer->config->id);
 	MemoryContextSwitchTo(context);
 	resume_tables(start);
+	take_stopped(writer);
 	if (pg_atomic_read_u64(&writer->pipeline->batches) == 0)
 		etl_store_read_statistics(writer->pipeline);
 }

@@ -222,6 +222,9 @@ typedef struct EtlPipelineShared
 	bool		slot_created;
 	bool		slot_lost;
 	XLogRecPtr	slot_point;		/* confirmed position when it was made */
+	XLogRecPtr	stopped_lsn;	/* writer: the slot was confirmed to here at
+								 * most when the pipeline last stopped; apply
+								 * compares, and sets it to Invalid */
 	int			epoch;
 	int			failed_sqlstate;	/* state FAILED */
 	char		failed_message[ETL_ERROR_TEXT_LEN];
