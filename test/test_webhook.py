@@ -192,7 +192,7 @@ def test_secret_file(server, db, receiver):
     drop(server, db)
 
 
-@pytest.mark.parametrize("content", [None, "", "whsec_short\n", "nonsense"])
+@pytest.mark.parametrize("content", [None, "", "whsec_short\n", "5ef1b1f0-unlike-a-secret"])
 def test_bad_secret_file_is_waited_for(server, db, receiver, content):
     path = server.base / f"{db}.secret"
     if content is not None:
