@@ -435,7 +435,7 @@ typedef struct EtlDestinationRoutine
 	void		(*encode_relation) (const EtlOptions *options, const EtlOrigin *origin,
 									const EtlShape *shape, const EtlShape *previous, StringInfo out);
 	void		(*encode_truncate) (const EtlOptions *options, const EtlOrigin *origin,
-									uint64 ordinal, int nshapes, const EtlShape *const *shapes,
+									uint64 ordinal, const EtlShape *shape,
 									bool cascade, bool restart_identity, StringInfo out);
 	void		(*encode_copy_begin) (const EtlOptions *options, const EtlOrigin *origin,
 									  const EtlShape *shape, const char *reason, StringInfo out);

@@ -635,17 +635,40 @@ stream_change(void *arg, ReorderBufferTXN *txn, uint64 ordinal, Relation relatio
 	MemoryContextReset(stream->change_context);
 }
 
+/*
+ * One record, and one event, for each table: who delivers which of them
+ * differs between tables and between runs, and an event that is sent again
+ * under its id must be the same event.
+ */
+static void
+put_truncate(EtlStream *stream, EtlStreamRelation *entry, uint64 ordinal, bool cascade, bool restart)
+{
+	const EtlDestinationRoutine *routine = stream->config->routine;
+	EtlRecord	record = {.kind = ETL_RECORD_TRUNCATE};
+
+	etl_stream_begin_record(stream);
+	reset_buffer(&stream->body);
+	if (routine->encode_truncate)
+		routine->encode_truncate(stream->config->options, &stream->origin, ordinal,
+								 entry->shape, cascade, restart, &stream->body);
+	record.flags = (cascade ? ETL_RECORD_CASCADE : 0) |
+		(restart ? ETL_RECORD_RESTART_IDENTITY : 0);
+	record.op = ETL_TRUNCATE;
+	record.table = entry->slot;
+	record.generation = entry->owned.generation;
+	record.lsn = stream->origin.commit_lsn;
+	record.ordinal = ordinal;
+	record.time = stream->origin.timestamp;
+	etl_queue_put(stream->queue, &record, NULL, 0, stream->body.data, stream->body.len);
+	stream->delivered++;
+}
+
 static void
 stream_truncate(void *arg, ReorderBufferTXN *txn, uint64 ordinal, int nrelations,
 				Relation *relations, ReorderBufferChange *change)
 {
 	EtlStream  *stream = arg;
-	const EtlDestinationRoutine *routine = stream->config->routine;
 	MemoryContext caller = MemoryContextSwitchTo(stream->change_context);
-	EtlRecord	record = {.kind = ETL_RECORD_TRUNCATE,.table = ETL_NO_TABLE};
-	const EtlShape **shapes = palloc(sizeof(EtlShape *) * Max(nrelations, 1));
-	uint32	   *slots = palloc(sizeof(uint32) * Max(nrelations, 1));
-	int			n = 0;
 
 	for (int i = 0; i < nrelations; i++)
 	{
@@ -654,34 +677,10 @@ stream_truncate(void *arg, ReorderBufferTXN *txn, uint64 ordinal, int nrelations
 		if (entry == NULL)
 			continue;
 		if (entry->abilities & ETL_TRUNCATE_IS_ROW)
-		{
 			deliver_truncate(stream, entry, ordinal);
-			continue;
-		}
-		shapes[n] = entry->shape;
-		slots[n++] = entry->slot;
-		record.generation = entry->owned.generation;
-	}
-	if (n > 0)
-	{
-		bool		cascade = change->data.truncate.cascade;
-		bool		restart = change->data.truncate.restart_seqs;
-
-		etl_stream_begin_record(stream);
-		reset_buffer(&stream->body);
-		if (routine->encode_truncate)
-			routine->encode_truncate(stream->config->options, &stream->origin, ordinal, n,
-									 shapes, cascade, restart, &stream->body);
-		record.flags = (cascade ? ETL_RECORD_CASCADE : 0) |
-			(restart ? ETL_RECORD_RESTART_IDENTITY : 0);
-		record.op = ETL_TRUNCATE;
-		record.n = n;
-		record.lsn = stream->origin.commit_lsn;
-		record.ordinal = ordinal;
-		record.time = stream->origin.timestamp;
-		etl_queue_put(stream->queue, &record, (char *) slots, n * sizeof(uint32),
-					  stream->body.data, stream->body.len);
-		stream->delivered++;
+		else
+			put_truncate(stream, entry, ordinal, change->data.truncate.cascade,
+						 change->data.truncate.restart_seqs);
 	}
 	stream->encoding = false;
 	MemoryContextSwitchTo(caller);

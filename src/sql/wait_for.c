@@ -31,6 +31,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "guc.h"
 #include "server/shmem.h"
 #include "sql/common.h"
 
@@ -231,6 +232,24 @@ not_running(const char *name)
 			 errhint("Start it with etl.start_pipeline().")));
 }
 
+/*
+ * Who stops a pipeline and starts it again may see the stop carried out after
+ * the start was committed: the tables are the truth.
+ */
+static bool
+is_enabled(const EtlWait *wait)
+{
+	EtlSqlFrame frame;
+	EtlPipelineRow *row;
+	bool		enabled;
+
+	etl_sql_enter(&frame);
+	row = etl_sql_find_pipeline(&frame, wait->name, false, true);
+	enabled = etl_enabled && row != NULL && row->id == wait->id && row->enabled && !row->dropping;
+	etl_sql_leave(&frame);
+	return enabled;
+}
+
 /* Wait until the deadline; true when everything is there. */
 static bool
 wait_until(EtlWait *wait, TimestampTz deadline)
@@ -251,7 +270,8 @@ wait_until(EtlWait *wait, TimestampTz deadline)
 				warn_parked(wait);
 				return false;
 			case ETL_WAIT_STOPPED:
-				not_running(wait->name);
+				if (!is_enabled(wait))
+					not_running(wait->name);
 				break;
 			case ETL_WAIT_FAILED:
 				ereport(WARNING,
