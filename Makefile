@@ -6,6 +6,7 @@
 #	make test T=...			some of the tests, e.g. T="test_events.py -k copy"
 #	make check-long			what does not fit into the time of make check
 #	make bench				the speed of the data path against the server's own
+#	make demo				a shop kept up to date in ClickHouse, step by step
 MODULE_big = etl
 EXTENSION = etl
 DATA = etl--1.0.sql
@@ -30,7 +31,7 @@ REGRESS_OPTS = --inputdir=$(etl_dir)
 PG_CONFIG ?= pg_config
 
 # The rest needs no server tree: make check installs what is missing first.
-etl_own := check check-long test bench
+etl_own := check check-long test bench demo
 ifneq (,$(filter $(etl_own),$(MAKECMDGOALS)))
 
 .PHONY: $(etl_own)
@@ -46,6 +47,9 @@ test:
 
 bench:
 	@$(etl_dir)/tools/check --only-bench $(T)
+
+demo:
+	@$(etl_dir)/tools/check --only-demo $(T)
 
 else
 
