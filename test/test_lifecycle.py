@@ -74,25 +74,14 @@ def test_dropped_while_the_destination_hangs(server, db, hanging, how):
     server.sql("DROP SERVER s_p", db=db)
 
 
-def test_dropped_with_tables_of_a_destination_that_is_down(server, db):
-    """It waits, says why, and is gone with force; it never had tables: then nobody is asked."""
+def test_dropped_with_tables_of_a_destination_that_was_never_there(server, db):
+    """It never had tables: nobody is asked."""
     table(server, db)
     server.sql("CREATE SERVER w FOREIGN DATA WRAPPER etl_clickhouse OPTIONS (url 'http://127.0.0.1:1/', database 'd')", db=db)
     create(server, db, "p", "pub", "w", QUICK)
     wait_until(lambda: server.status("p", db)["state"] == "retrying", 20, "retrying")
     server.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
     gone(server, db)
-
-    create(server, db, "q", "pub", "w", QUICK, start=False)
-    server.sql("INSERT INTO etl.table_state (pipeline_id, relid, schema_name, table_name, state, generation, destination_table)"
-               " SELECT id, 't'::regclass, 'public', 't', 'ready', 1, 'public_t' FROM etl.pipeline WHERE name = 'q'", db=db)
-    server.sql("SELECT etl.drop_pipeline('q', drop_tables => true)", db=db)
-    wait_until(lambda: "127.0.0.1:1" in (server.status("q", db)["last_error"] or ""), 10, "it says why")
-    assert server.status("q", db)["state"] == "dropping"
-    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
-        server.sql("SELECT etl.start_pipeline('q')", db=db)
-    server.sql("SELECT etl.drop_pipeline('q', force => true)", db=db)
-    gone(server, db, "q")
 
 
 def test_the_name_is_free_again(server, db, receiver):
@@ -293,11 +282,11 @@ def test_another_timeline_raises_the_epoch(fresh_server, receiver):
 
 
 def test_promoted_standby_takes_over_when_told(fresh_server, receiver):
-    """It has no slot: failed, nothing delivered; resync_pipeline() and start_pipeline() make it the one that delivers."""
+    """It has no slot, and cannot know whether the primary is gone: resync_pipeline() and start_pipeline() say so."""
     primary = fresh_server()
     db = primary.create_database("d")
     table(primary, db)
-    webhook(primary, db, receiver)
+    webhook(primary, db, receiver, options_={"on_slot_loss": "resync"})
     primary.wait_for("p", db)
     standby = fresh_server(start=False)
     primary._run("pg_basebackup", "-D", standby.data, "-h", primary.base, "-p", primary.port, "-U", "postgres", "-R", "-c", "fast")
@@ -348,3 +337,28 @@ def test_a_copy_started_beside_the_original_does_not_deliver(fresh_server, recei
     copy.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
     gone(copy, db)
     assert original.status("p", db)["state"] == "replicating"
+
+
+def test_a_copy_does_not_drop_the_originals_tables(fresh_server):
+    """Both carry the same marks; drop_tables in the copy leaves them alone."""
+    original = fresh_server()
+    db = original.create_database("d")
+    table(original, db)
+    folder = original.base / "folder"
+    original.sql(f"COPY (SELECT 1) TO PROGRAM 'cat >/dev/null; mkdir -m 777 {folder}'")
+    original.sql("CREATE EXTENSION etl_test", db=db)
+    original.sql(f"CREATE SERVER s FOREIGN DATA WRAPPER etl_test_file OPTIONS (directory '{folder}')", db=db)
+    create(original, db, "p", "pub", "s")
+    original.wait_for("p", db)
+    copy = fresh_server(start=False)
+    original._run("pg_basebackup", "-D", copy.data, "-h", original.base, "-p", original.port, "-U", "postgres", "-c", "fast")
+    copy.start()
+    copy.wait_ready()
+    failed(copy, db)
+    copy.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
+    gone(copy, db)
+    assert "without its tables" in copy.log()
+    assert "drop_table" not in (folder / "calls").read_text()
+    original.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
+    gone(original, db)
+    assert "drop_table" in (folder / "calls").read_text()

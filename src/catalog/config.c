@@ -12,6 +12,8 @@
  */
 #include "postgres.h"
 
+#include <sys/stat.h>
+
 #include "access/htup_details.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
@@ -277,6 +279,26 @@ etl_config_load(int64 pipeline_id, bool secrets, MemoryContext parent)
 	MemoryContextSwitchTo(old);
 	MemoryContextSetParent(context, parent);
 	return config;
+}
+
+uint64
+etl_config_data_directory(void)
+{
+	struct stat st;
+
+	if (stat(DataDir, &st) != 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not stat directory \"%s\": %m", DataDir)));
+	return (uint64) st.st_ino;
+}
+
+bool
+etl_config_is_original(const EtlConfig *config)
+{
+	return config->has_state && config->system_identifier == GetSystemIdentifier() &&
+		config->database == MyDatabaseId &&
+		config->data_directory == etl_config_data_directory();
 }
 
 EtlConfig *

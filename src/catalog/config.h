@@ -82,6 +82,18 @@ typedef struct EtlConfig
 extern EtlConfig *etl_config_load(int64 pipeline_id, bool secrets, MemoryContext parent);
 
 /*
+ * A number that belongs to this copy of the cluster's files: cp, rsync and
+ * tar make another one.  (A snapshot of a whole volume does not.)
+ */
+extern uint64 etl_config_data_directory(void);
+
+/*
+ * Is this the server, the database and the copy of the files that the
+ * pipeline ran on last?  Only then is what carries its mark its own.
+ */
+extern bool etl_config_is_original(const EtlConfig *config);
+
+/*
  * A server alone, as a pipeline of "role" with that destination would find it
  * (no identity, no tables, an empty name); NULL when it does not exist.
  */

@@ -79,12 +79,21 @@ begin_again_body(void *arg)
 /*
  * The slot that we had is gone or of no use.  Going on from now would lose
  * changes silently, so the pipeline fails, or all tables are copied again.
+ *
+ * A copy of the server has no slot either (base backups have none), whatever
+ * its timeline, and only its user knows whether the other one still runs: it
+ * does not go by on_slot_loss.
  */
 static void
 answer_lost_slot(EtlWriter *writer)
 {
-	if (!writer->config->resync_on_slot_loss &&
-		writer->config->resync_requests <= writer->resync_done)
+	bool		told = writer->config->resync_requests > writer->resync_done;
+
+	if (writer->moved && !told)
+		etl_writer_fail(writer, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						"the server was restored or promoted, and the pipeline's replication slot is not there",
+						"If this server is to deliver in the other's place, call etl.resync_pipeline() and etl.start_pipeline().");
+	if (!writer->config->resync_on_slot_loss && !told)
 		etl_writer_fail(writer, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 						psprintf("replication slot \"%s\" is missing, has lost its WAL or was advanced by somebody else",
 								 writer->config->slot_name),

@@ -15,8 +15,6 @@
  */
 #include "postgres.h"
 
-#include <sys/stat.h>
-
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
@@ -95,25 +93,9 @@ slot_is_lost(const EtlConfig *config)
 }
 
 /*
- * A number that belongs to this copy of the cluster's files: cp, rsync and
- * tar make another one.  (A snapshot of a whole volume does not.)
- */
-static uint64
-data_directory_number(void)
-{
-	struct stat st;
-
-	if (stat(DataDir, &st) != 0)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not stat directory \"%s\": %m", DataDir)));
-	return (uint64) st.st_ino;
-}
-
-/*
  * Has the pipeline's row come here with a copy of its database?  A promoted
- * standby and a restored backup have another timeline, and no slot, which is
- * answered by on_slot_loss.
+ * standby and a restored backup have another timeline.  If they have the slot
+ * they go on; if not, a user must say so (see answer_lost_slot()).
  */
 static bool
 is_foreign(const EtlConfig *config, uint32 timeline, uint64 data_directory)
@@ -129,7 +111,7 @@ check_identity(Start *start)
 {
 	EtlConfig  *config = start->writer->config;
 	uint32		timeline = GetWALInsertionTimeLine();
-	uint64		data_directory = data_directory_number();
+	uint64		data_directory = etl_config_data_directory();
 	bool		take_over = config->resync_requests > start->writer->resync_done;
 	bool		store = false;
 
@@ -171,6 +153,7 @@ check_identity(Start *start)
 		store = true;
 	}
 
+	start->writer->moved = config->has_state && config->data_directory != data_directory;
 	config->system_identifier = GetSystemIdentifier();
 	config->database = MyDatabaseId;
 	config->timeline = timeline;

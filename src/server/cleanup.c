@@ -245,6 +245,17 @@ wants_destination(const Cleanup *cleanup)
 				 errdetail("The server or the owner of the pipeline does not exist any more.")));
 		return false;
 	}
+
+	/* a copy carries the marks of the original, whose tables they are */
+	if (!etl_config_is_original(config))
+	{
+		ereport(LOG,
+				(errmsg("pipeline \"%s\" is dropped without its tables at the destination",
+						cleanup->name),
+				 errdetail("It has not run on this copy of the server or the database."),
+				 errhint("etl.resync_pipeline() and etl.start_pipeline() before etl.drop_pipeline() make the tables this one's.")));
+		return false;
+	}
 	return config->routine->drop_table != NULL;
 }
 
