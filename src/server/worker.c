@@ -437,8 +437,10 @@ etl_worker_wait(long timeout)
 bool
 etl_worker_is_tracked(Oid relid)
 {
-	return etl_worker_pipeline != NULL &&
-		etl_shmem_find_table(etl_worker_pipeline, relid) != NULL;
+	EtlTableSlot *slot = etl_worker_pipeline ?
+		etl_shmem_find_table(etl_worker_pipeline, relid) : NULL;
+
+	return slot != NULL && slot->state != ETL_TABLE_DROPPED;
 }
 
 /*
