@@ -231,7 +231,7 @@ etl_store_claim(int64 pipeline_id, Oid relid, int64 *resync, int64 *retry)
 
 void
 etl_store_finished_copy(int64 pipeline_id, Oid relid, uint32 generation,
-						const EtlShape *shape, XLogRecPtr snapshot_lsn,
+						const EtlShape *shape, const char *destination_table,
 						uint64 rows, uint64 bytes)
 {
 	Params		params = {0};
@@ -241,7 +241,9 @@ etl_store_finished_copy(int64 pipeline_id, Oid relid, uint32 generation,
 	param_int4(&params, (int32) generation);
 	param_int8(&params, (int64) rows);
 	param_int8(&params, (int64) bytes);
-	run("UPDATE etl.table_state SET state = 'finished_copy', rows_copied = $4, bytes_copied = $5"
+	param_text(&params, destination_table);
+	run("UPDATE etl.table_state SET state = 'finished_copy', rows_copied = $4, bytes_copied = $5,"
+		"  destination_table = $6"
 		" WHERE pipeline_id = $1 AND relid = $2 AND generation = $3 AND state = 'data_sync'",
 		&params);
 	etl_store_shape(pipeline_id, shape);

@@ -67,9 +67,12 @@ extern void etl_store_rename_table(int64 pipeline_id, Oid relid, const char *sch
  */
 extern uint32 etl_store_claim(int64 pipeline_id, Oid relid, int64 *resync, int64 *retry);
 
-/* Sync worker, after its copy: finished_copy, base shape (version 1), figures. */
+/*
+ * Sync worker, after its copy: finished_copy, base shape (version 1), name at
+ * the destination (or NULL), figures.
+ */
 extern void etl_store_finished_copy(int64 pipeline_id, Oid relid, uint32 generation,
-									const EtlShape *shape, XLogRecPtr snapshot_lsn,
+									const EtlShape *shape, const char *destination_table,
 									uint64 rows, uint64 bytes);
 
 extern void etl_store_state(int64 pipeline_id, Oid relid, EtlTableState state);

@@ -338,7 +338,8 @@ store_body(void *arg)
 						   group->snapshot_lsn, 0);
 		else if (!table->left && group->failed_sqlstate == 0)
 			etl_store_finished_copy(group->config->id, table->relid, table->generation,
-									table->shape, group->snapshot_lsn,
+									table->shape,
+									table->table.target ? table->table.target->name : NULL,
 									table->rows, table->bytes);
 	}
 	if (group->failed_sqlstate != 0)

@@ -60,6 +60,10 @@ struct EtlToast
 	long		sweep_at;		/* number of entries */
 	uint64		released;
 	uint64		valid_from;		/* earlier rows complete nothing */
+	ToastEntry	moved;			/* row whose key changes: its tombstone came
+								 * last; data NULL: none */
+	XLogRecPtr	moved_lsn;
+	uint64		moved_ordinal;
 	ToastChunk *chunks;			/* by position */
 	int			nchunks;
 	int			allocated;
@@ -298,12 +302,57 @@ fill_in(EtlWriter *writer, EtlGeneration *generation, const ToastEntry *entry,
 	return filled;
 }
 
+/* Can rows of this shape be completed from the remembered one? */
+static bool
+is_usable(const EtlToast *toast, const ToastEntry *entry, const EtlRecord *record)
+{
+	return entry->position >= Max(toast->released, toast->valid_from) &&
+		entry->op != ETL_DELETE && entry->version == record->version;
+}
+
+static bool
+has_key(const ToastEntry *entry, const EtlRecord *record)
+{
+	return entry->key_len == record->key_len &&
+		memcmp(entry->key, ETL_RECORD_KEY(record), record->key_len) == 0;
+}
+
+/*
+ * A deletion may be the first half of a change of the key: the second half
+ * can be completed from the row that goes away here.  "entry" is what is
+ * remembered under the deleted key, or NULL.
+ */
+static void
+note_moved(EtlToast *toast, const EtlRecord *record, const ToastEntry *entry)
+{
+	toast->moved.data = NULL;
+	if (entry == NULL || record->op != ETL_DELETE || !is_usable(toast, entry, record) ||
+		!has_key(entry, record))
+		return;
+	toast->moved = *entry;
+	toast->moved_lsn = record->lsn;
+	toast->moved_ordinal = record->ordinal;
+}
+
+/* What "record" was before, of what is remembered; else NULL. */
+static const ToastEntry *
+former_row(const EtlToast *toast, const EtlRecord *record, const ToastEntry *entry, bool found)
+{
+	if (record->sub > 0)
+		return toast->moved.data && toast->moved_lsn == record->lsn &&
+			toast->moved_ordinal == record->ordinal &&
+			toast->moved.id.generation == entry->id.generation &&
+			is_usable(toast, &toast->moved, record) ? &toast->moved : NULL;
+	return found && is_usable(toast, entry, record) && has_key(entry, record) ? entry : NULL;
+}
+
 void
 etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *generation,
 			   const EtlRecord *record, uint64 position, void *chunk, EtlItem *item)
 {
 	ToastKey	id;
 	ToastEntry *entry;
+	const ToastEntry *former;
 	bool		found;
 
 	if (chunk)
@@ -321,22 +370,20 @@ etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *generation,
 
 	sweep(toast);
 	entry = hash_search(toast->entries, &id, HASH_ENTER, &found);
-	if (found && (item->flags & ETL_ITEM_INCOMPLETE) &&
-		entry->position >= Max(toast->released, toast->valid_from) &&
-		entry->op != ETL_DELETE && entry->version == record->version &&
-		entry->key_len == record->key_len &&
-		memcmp(entry->key, ETL_RECORD_KEY(record), record->key_len) == 0)
+	former = former_row(toast, record, entry, found);
+	if (former && (item->flags & ETL_ITEM_INCOMPLETE))
 	{
 		MemoryContext context = MemoryContextSwitchTo(toast->context);
 		bool		complete;
 
-		if (fill_in(writer, generation, entry, item, &complete))
+		if (fill_in(writer, generation, former, item, &complete))
 			keep_chunk(toast, position, unconstify(char *, item->data));
 		if (complete)
 			item->flags &= ~ETL_ITEM_INCOMPLETE;
 		MemoryContextSwitchTo(context);
 	}
 
+	note_moved(toast, record, found ? entry : NULL);
 	entry->position = position;
 	entry->key = ETL_RECORD_KEY(record);
 	entry->key_len = record->key_len;

@@ -37,6 +37,7 @@ typedef struct ChColumn
 	const char *name;
 	const char *type;
 	const EtlColumn *source;
+	bool		chosen;			/* the type, by a user */
 	bool		sorted;			/* in ORDER BY */
 } ChColumn;
 

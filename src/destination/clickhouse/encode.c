@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "datatype/timestamp.h"
 #include "utils/timestamp.h"
@@ -67,28 +68,37 @@ own_codec(const char *type)
 }
 
 static void
-make_keys(EtlCodec *codec, const EtlShape *shape)
+make_key(KeyColumn *key, const EtlColumn *column)
 {
 	EtlJsonOptions options = {0};
+	StringInfoData name;
 
-	codec->keys = palloc0_array(KeyColumn, Max(shape->nkeys, 1));
-	for (int i = 0; i < shape->ncolumns; i++)
+	initStringInfo(&name);
+	etl_json_string(&name, column->name);
+	key->attnum = column->attnum;
+	key->toastable = column->toastable;
+	key->name = name.data;
+	key->codec = etl_json_codec(column->type, column->typmod, &options);
+}
+
+/*
+ * What tells rows apart: the key, or where there is none but whole old rows
+ * are logged, all of it.
+ */
+static void
+make_keys(EtlCodec *codec, const EtlShape *shape)
+{
+	codec->keys = palloc0_array(KeyColumn, Max(shape->ncolumns, 1));
+	if (shape->nkeys == 0 && shape->replica_identity == REPLICA_IDENTITY_FULL)
 	{
-		const EtlColumn *column = &shape->columns[i];
-		KeyColumn  *key;
-		StringInfoData name;
-
-		if (column->key_position < 1 || column->key_position > shape->nkeys)
-			continue;
-		key = &codec->keys[column->key_position - 1];
-		initStringInfo(&name);
-		etl_json_string(&name, column->name);
-		key->attnum = column->attnum;
-		key->toastable = column->toastable;
-		key->name = name.data;
-		key->codec = etl_json_codec(column->type, column->typmod, &options);
-		codec->nkeys = Max(codec->nkeys, column->key_position);
+		for (int i = 0; i < shape->ncolumns; i++)
+			make_key(&codec->keys[codec->nkeys++], &shape->columns[i]);
+		return;
 	}
+	for (int place = 1; place <= shape->nkeys; place++)
+		for (int i = 0; i < shape->ncolumns; i++)
+			if (shape->columns[i].key_position == place)
+				make_key(&codec->keys[codec->nkeys++], &shape->columns[i]);
 }
 
 EtlCodec *

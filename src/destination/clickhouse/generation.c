@@ -342,6 +342,68 @@ read_end(EtlConnection *connection, ChPlace *place, EtlResult *result)
 	return !rows.broken;
 }
 
+/* Is "type" the type that is wanted, blanks aside? */
+static bool
+same_type(const char *type, const char *wanted)
+{
+	for (;; type++, wanted++)
+	{
+		while (*type == ' ')
+			type++;
+		while (*wanted == ' ')
+			wanted++;
+		if (*type != *wanted)
+			return false;
+		if (*type == '\0')
+			return true;
+	}
+}
+
+/*
+ * Has the table the columns that rows are sent with?  Options may have been
+ * changed since it was made, or somebody has altered it.  Types that a user
+ * has chosen may be spelled in other ways; the server compares them.
+ */
+static bool
+check_columns(EtlConnection *connection, const EtlTable *table, const char *name,
+			  EtlResult *result)
+{
+	ChLayout   *layout = ch_layout(table->shape, table->options);
+	StringInfoData sql;
+	ChRows		rows;
+	int			found = 0;
+
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "SELECT name, type FROM system.columns WHERE database = ");
+	ch_put_literal(&sql, connection->database);
+	appendStringInfoString(&sql, " AND table = ");
+	ch_put_literal(&sql, name);
+	appendStringInfoString(&sql, " FORMAT RowBinary");
+	if (!ch_run(connection, CH_READ, sql.data, &rows, NULL, result))
+		return false;
+	while (ch_rows_more(&rows))
+	{
+		char	   *column = ch_rows_string(&rows);
+		char	   *type = ch_rows_string(&rows);
+
+		for (int i = 0; i < layout->ncolumns; i++)
+			if (strcmp(column, layout->columns[i].name) == 0 &&
+				(layout->columns[i].chosen || same_type(type, layout->columns[i].type)))
+				found++;
+		for (int i = 0; i < layout->nmeta; i++)
+			if (strcmp(column, layout->meta[i].name) == 0 && same_type(type, layout->meta[i].type))
+				found++;
+	}
+	if (found == layout->ncolumns + layout->nmeta)
+		return true;
+	etl_result_set(result, ETL_PARK, ERRCODE_FDW_INCONSISTENT_DESCRIPTOR_INFORMATION,
+				   "the table at the destination has other columns than its rows");
+	strlcpy(result->hint,
+			"Options were changed, or somebody has altered it there; etl.retry_table() makes it again.",
+			sizeof(result->hint));
+	return false;
+}
+
 static bool
 find_place(EtlConnection *connection, const EtlTable *table, ChPlace *place, EtlResult *result)
 {
@@ -359,6 +421,8 @@ find_place(EtlConnection *connection, const EtlTable *table, ChPlace *place, Etl
 	}
 	place->name = current->name;
 	place->skip = false;
+	if (!check_columns(connection, table, place->name, result))
+		return false;
 	return strcmp(current->engine, "MergeTree") != 0 || !ch_is_log(table->options) ||
 		read_end(connection, place, result);
 }

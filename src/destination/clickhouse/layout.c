@@ -189,6 +189,7 @@ ch_layout(const EtlShape *shape, const EtlOptions *options)
 		column->attnum = source->attnum;
 		column->source = source;
 		column->name = name ? name : source->name;
+		column->chosen = etl_option_column(options, source->name, "destination_type") != NULL;
 		column->sorted = list_member_ptr(sorted, unconstify(EtlColumn *, source));
 		column->type = type_of(source, options, layout->log, column->sorted);
 	}

@@ -19,11 +19,10 @@
 
 #include <ctype.h>
 
-#include "common/cryptohash.h"
-#include "common/sha2.h"
 #include "mb/pg_wchar.h"
 
 #include "destination/clickhouse/clickhouse.h"
+#include "net/sign.h"
 
 /* Bytes of a file name that database and table have together. */
 #define MOST_NAME_COST	213
@@ -110,21 +109,16 @@ put_part(StringInfo out, const char *part)
 }
 
 /* Append the first digits of sha256("schema.table"). */
-static bool
+static void
 put_hash(StringInfo out, const EtlShape *shape)
 {
 	char	   *text = psprintf("%s.%s", shape->schema_name, shape->table_name);
-	pg_cryptohash_ctx *hash = pg_cryptohash_create(PG_SHA256);
-	uint8		digest[PG_SHA256_DIGEST_LENGTH];
-	bool		ok;
+	EtlSpan		span = {text, strlen(text)};
+	uint8		digest[ETL_SHA256_LEN];
 
-	ok = hash != NULL && pg_cryptohash_init(hash) >= 0 &&
-		pg_cryptohash_update(hash, (const uint8 *) text, strlen(text)) >= 0 &&
-		pg_cryptohash_final(hash, digest, sizeof(digest)) >= 0;
-	pg_cryptohash_free(hash);
-	for (int i = 0; ok && i < HASH_DIGITS / 2; i++)
+	etl_sha256(1, &span, digest);
+	for (int i = 0; i < HASH_DIGITS / 2; i++)
 		appendStringInfo(out, "%02x", digest[i]);
-	return ok;
 }
 
 /* Cut the name so that it and what follows it cost no more than "most". */
@@ -150,7 +144,8 @@ cut(StringInfo name, const EtlShape *shape, int most)
 	name->len = end;
 	name->data[end] = '\0';
 	appendStringInfoString(name, "_h");
-	return put_hash(name, shape);
+	put_hash(name, shape);
+	return true;
 }
 
 static bool
