@@ -6,6 +6,7 @@ A comment before a block says how it is run:
   <!-- background -->               the command goes on while the rest runs
   <!-- wait: SQL -->                the block waits until the query is true
   <!-- output of the background program -->   what it printed so far
+  <!-- at ClickHouse -->             SQL of the other side
 A `text` block behind an `sql` block is that block's output.
 """
 
@@ -17,10 +18,12 @@ import subprocess
 
 import pytest
 from harness import wait_until
+from harness.clickhouse import ClickHouse
 from harness.server import unprivileged
 
 BLOCK = re.compile(r"(?:<!-- (?P<note>[^\n]*?) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.S | re.M)
 PORT = "8099"
+CLICKHOUSE = "8123"
 
 
 def blocks(path):
@@ -39,6 +42,7 @@ class Run:
         self.db = "postgres"
         self.program = None
         self.port = self._free_port()
+        self.ch = None
 
     @staticmethod
     def _free_port():
@@ -47,7 +51,13 @@ class Run:
             return str(s.getsockname()[1])
 
     def text(self, text):
+        if CLICKHOUSE in text:
+            text = text.replace(CLICKHOUSE, str(self.clickhouse().port))
         return text.replace(PORT, self.port)
+
+    def clickhouse(self):
+        self.ch = self.ch or ClickHouse(proxy=False)
+        return self.ch
 
     def sql(self, text):
         done = self.server.psql("\\set QUIET 1\n" + self.text(text), self.db)
@@ -69,6 +79,8 @@ class Run:
         return (self.server.base / "program.out").read_text()
 
     def end(self):
+        if self.ch:
+            self.ch.close()
         if self.program:
             self.program.send_signal(signal.SIGTERM)
             self.program.wait(20)
@@ -107,7 +119,10 @@ def test_readme(run, top):
             if what == "wait":
                 wait_until(lambda: server.value(argument, db=run.db), 30, argument)
                 server.close()
-            output = run.sql(text)
+            if note == "at ClickHouse":
+                output = run.clickhouse().execute(text).body.decode()
+            else:
+                output = run.sql(text)
         elif kind == "text":
             assert plain(output) == plain(text)
         else:
