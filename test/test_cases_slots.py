@@ -85,7 +85,8 @@ def test_s04_a_gap_is_noticed(server, db, receiver, how):
     status = server.status("p", db)
     assert not status["healthy"] and "slot" in status["problem"]
     start(server, db)
-    wait_until(lambda: server.status("p", db)["state"] == "failed", 20, "to start again is no answer")
+    wait_until(lambda: server.value("SELECT count(*) FROM etl.error_log WHERE message LIKE '%%slot%%'", db=db) == 2, 20,
+               "to start again is no answer")
     server.sql("SELECT etl.resync_pipeline('p')", db=db)
     start(server, db)
     server.wait_for("p", db)

@@ -103,6 +103,7 @@ failure_body(void *arg)
 		return;
 	etl_store_failed(failure->id, failure->sqlstate, failure->message, failure->hint);
 	store_stopped();
+	etl_worker_give_up();
 }
 
 /*

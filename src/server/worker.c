@@ -51,6 +51,7 @@ static bool attached = false;
  * that this worker itself wants its pipeline to stay down.
  */
 static bool told_to_stop = false;
+static bool gave_up = false;	/* "wanted" is for others to set again */
 
 /* Sync worker: the pipeline's definition that it began with. */
 static uint32 definition = 0;
@@ -339,6 +340,18 @@ etl_worker_start(EtlWorkerRole role, Datum main_arg)
 	MemoryContextSwitchTo(EtlWorkerContext);
 }
 
+void
+etl_worker_give_up(void)
+{
+	if (gave_up)
+		return;
+	gave_up = true;
+	LWLockAcquire(&etl_shared->lock, LW_EXCLUSIVE);
+	if (etl_worker_pipeline->incarnation == etl_worker_args.incarnation)
+		etl_worker_pipeline->wanted = false;
+	LWLockRelease(&etl_shared->lock);
+}
+
 /*
  * An orderly end.  With ETL_EXIT_DONE, and without having been told to stop,
  * the pipeline stays down until the next request in its database.
@@ -348,12 +361,7 @@ etl_worker_exit(int code)
 {
 	if (code == ETL_EXIT_DONE && attached && !told_to_stop &&
 		(etl_worker_role == ETL_ROLE_APPLY || etl_worker_role == ETL_ROLE_WRITER))
-	{
-		LWLockAcquire(&etl_shared->lock, LW_EXCLUSIVE);
-		if (etl_worker_pipeline->incarnation == etl_worker_args.incarnation)
-			etl_worker_pipeline->wanted = false;
-		LWLockRelease(&etl_shared->lock);
-	}
+		etl_worker_give_up();
 
 	/* the postmaster logs every other code; an ordered end is no news */
 	proc_exit(told_to_stop ? ETL_EXIT_DONE : code);

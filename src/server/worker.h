@@ -63,6 +63,12 @@ extern bool etl_worker_should_stop(void);
 /* Is this one of the pipeline's tables now?  Reads shared memory. */
 extern bool etl_worker_is_tracked(Oid relid);
 
+/*
+ * The pipeline stays down until the next request: said by its pair, before
+ * anybody can see why, so that no request made because of that gets lost.
+ */
+extern void etl_worker_give_up(void);
+
 /* End this process in good order. */
 pg_noreturn extern void etl_worker_exit(int code);
 
