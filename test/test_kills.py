@@ -181,7 +181,7 @@ def test_ends_at(server, db, receivers, clear, point, action):
     server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
     parked = [t for t in server.tables("p", db).values() if t["state"] == "errored"]
     if parked:
-        assert action == "error" and point in ("sync_copy_row", "batch_send")
+        assert action == "error" and point in ("sync_copy_row", "batch_send", "batch_durable")
         assert all(t["recovery"] == "retry" and "failpoint" in t["error"] for t in parked)
         assert server.value("SELECT etl.retry_table('p')", db=db) == len(parked) <= 2
     settle(server, db, receiver)
