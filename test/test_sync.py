@@ -562,3 +562,28 @@ def test_resyncs_under_load_with_kills(server, db, receivers):
     server.wait_for("p", db, timeout=120)
     assert_equal(server, db, receiver.state(), NAMES)
     no_slots_left(server, db)
+
+
+def test_a_truncate_of_a_ready_and_a_catching_up_table(server, db, receiver, fail):
+    """Apply and sync deliver their parts of one TRUNCATE under ids of their own; none is taken for the other's repeat."""
+    server.psql("""
+        CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); CREATE TABLE c (id int PRIMARY KEY);
+        INSERT INTO a VALUES (1); INSERT INTO b VALUES (1); INSERT INTO c VALUES (1);
+        CREATE PUBLICATION pub FOR TABLE a""", db)
+    webhook(server, db, receiver, options_=FAST)
+    server.wait_for("p", db)
+    since = server.log_size()
+    fail("sync_before_handover=wait:1")
+    server.psql("ALTER PUBLICATION pub ADD TABLE b, c", db)
+    reached(server, "sync_before_handover", since)
+    server.psql("TRUNCATE a, b, c; INSERT INTO a VALUES (2); INSERT INTO b VALUES (2); INSERT INTO c VALUES (2)", db)
+    fail("")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.a", "public.b", "public.c"])
+    truncates = [e for e in receiver.events() if e["event"] == "truncate"]
+    assert len({e["id"] for e in truncates}) == len(truncates)
+    assert sorted(t["name"] for e in truncates for t in e["truncated_tables"]) == ["a", "b", "c"]
+    for event in truncates:
+        oid = event["truncated_tables"][0]["oid"]
+        of_table = "" if event["truncated_tables"][0]["name"] == "a" else f"/{oid}"
+        assert event["id"] == f"0/{event['sequence_key']}{of_table}"
