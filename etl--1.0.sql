@@ -493,6 +493,7 @@ WITH tables AS (
       FROM base b
 ), judged AS (
     SELECT l.*,
+           CASE WHEN l.state = 'waiting' AND l.no_room THEN 'etl.max_pipelines' ELSE l.waiting_for END AS waits,
            CASE
                WHEN l.state = 'failed'
                THEN coalesce(l.failed_message, 'the pipeline has failed')
@@ -500,6 +501,8 @@ WITH tables AS (
                THEN 'etl is not in shared_preload_libraries'
                WHEN l.enabled AND l.launcher_pid IS NULL
                THEN 'the launcher is not running'
+               WHEN l.enabled AND pg_catalog.current_setting('wal_level') <> 'logical'
+               THEN 'wal_level is not "logical"'
                WHEN l.enabled AND l.server_gone
                THEN 'the destination''s server does not exist any more'
                WHEN l.enabled AND l.publication_gone
@@ -528,8 +531,17 @@ SELECT j.name AS pipeline,
        j.state,
        j.unhealthy IS NULL AS healthy,
        coalesce(j.unhealthy,
-                CASE WHEN j.next_retry_time IS NOT NULL THEN j.last_error END) AS problem,
-       CASE WHEN j.state = 'waiting' AND j.no_room THEN 'etl.max_pipelines' ELSE j.waiting_for END AS waiting_for,
+                CASE WHEN j.next_retry_time IS NOT NULL THEN j.last_error END,
+                CASE
+                    WHEN j.enabled AND pg_catalog.current_setting('etl.enabled', true) = 'off'
+                    THEN 'etl.enabled is off'
+                    WHEN j.waits IN ('etl.max_workers', 'max_worker_processes', 'max_replication_slots',
+                                     'etl.max_pipelines', 'etl.max_tables')
+                    THEN 'waits until ' || j.waits || ' leaves room'
+                    WHEN j.waits = 'running transactions'
+                    THEN 'waits until running transactions have ended'
+                END) AS problem,
+       j.waits AS waiting_for,
        j.apply_pid AS pid,
        j.writer_pid,
        j.slot_name,

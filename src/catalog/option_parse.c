@@ -60,11 +60,43 @@ wrong_type(const EtlOptionDef *def, const char *expected)
 			 errmsg("option \"%s\" must be %s", def->name, expected)));
 }
 
+/* Where an option can be set, for who tried somewhere else; NULL: nowhere. */
+static char *
+places_of_option(const EtlDestinationRoutine *routine, const char *name)
+{
+	static const struct
+	{
+		uint32		scope;
+		const char *name;
+	}			places[] = {
+		{ETL_SCOPE_SERVER, "servers"},
+		{ETL_SCOPE_MAPPING, "user mappings"},
+		{ETL_SCOPE_PIPELINE, "pipelines"},
+		{ETL_SCOPE_TABLE, "tables"}
+	};
+	StringInfoData result;
+
+	initStringInfo(&result);
+	for (int i = 0; i < lengthof(places); i++)
+	{
+		if (etl_option_find(routine, name, places[i].scope) != NULL)
+			appendStringInfo(&result, "%s%s", result.len > 0 ? ", " : "", places[i].name);
+	}
+	return result.len > 0 ? result.data : NULL;
+}
+
 static void
 unknown_option(const EtlDestinationRoutine *routine, const char *name, uint32 scope)
 {
 	char	   *names = etl_option_names(routine, scope);
+	char	   *places = places_of_option(routine, name);
 
+	if (places != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("option \"%s\" cannot be set here", name),
+				 errhint("It can be set on: %s.  Valid options here: %s.",
+						 places, names[0] != '\0' ? names : "none")));
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("unrecognized option \"%s\"", name),

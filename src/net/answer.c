@@ -393,7 +393,7 @@ classify_status(const EtlHttpResponse *response, EtlResult *result)
 	{
 		kind = ETL_REJECTED;
 		sqlstate = ERRCODE_DATA_EXCEPTION;
-		hint = "";
+		hint = "The receiver refused what it was sent: its own log may say why.";
 	}
 	else if (status == 410)
 	{
@@ -429,6 +429,10 @@ etl_http_classify(const EtlHttpResponse *response, EtlResult *result)
 		etl_result_set(result,
 					   response->outcome == ETL_HTTP_REFUSED ? ETL_ENDPOINT : ETL_RETRY,
 					   response->sqlstate, "%s", response->error);
+	if (response->outcome == ETL_HTTP_REFUSED &&
+		response->sqlstate == ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION)
+		strlcpy(result->hint, "The setting \"etl.allowed_hosts\" says which hosts are allowed.",
+				sizeof(result->hint));
 	if (response->outcome != ETL_HTTP_ANSWERED || result->status == ETL_DONE)
 		result->retry_after = -1;
 	result->rejected = -1;

@@ -206,7 +206,9 @@ parse_url(const char *text, char *host, Size host_size, char *peer, Size peer_si
 	url = curl_url();
 	if (url == NULL)
 		return "could not be read: out of memory";
-	if (curl_url_set(url, CURLUPART_URL, text, CURLU_NON_SUPPORT_SCHEME) != CURLUE_OK)
+	if (strstr(text, "://") == NULL)
+		wrong = "must begin with http:// or https://";
+	else if (curl_url_set(url, CURLUPART_URL, text, CURLU_NON_SUPPORT_SCHEME) != CURLUE_OK)
 		wrong = "is not valid";
 	else if (!url_part(url, CURLUPART_SCHEME, 0, scheme, sizeof(scheme)) ||
 			 (strcmp(scheme, "http") != 0 && strcmp(scheme, "https") != 0))

@@ -16,6 +16,7 @@
 
 static const char *const filtered_message = "row filters are not supported yet";
 static const char *const via_root_message = "publish_via_partition_root is not supported yet";
+static const char *const unsupported_hint = "Correct the publication with ALTER PUBLICATION, then call etl.retry_table().";
 
 static const char *
 unsupported(const EtlRule *rule)
@@ -51,7 +52,7 @@ store_rules(EtlWriter *writer, EtlPending *pending)
 		etl_store_insert_table(id, rule, rule->excluded ? ETL_TABLE_EXCLUDED : ETL_TABLE_INIT);
 		if (unsupported(rule) && !rule->excluded)
 			etl_store_park(id, rule->relid, ETL_RECOVERY_RETRY, ERRCODE_FEATURE_NOT_SUPPORTED,
-						   unsupported(rule), NULL, rule->from_lsn, 0);
+						   unsupported(rule), unsupported_hint, rule->from_lsn, 0);
 	}
 }
 

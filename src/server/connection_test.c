@@ -404,7 +404,7 @@ answer_rungs(const Test *test, const EtlResult *result)
 			hint = psprintf("Role \"%s\" has no user mapping for server \"%s\"; use CREATE USER MAPPING.",
 							test->role, test->config->server);
 		else if (hint[0] == '\0')
-			hint = psprintf("Check server \"%s\" and what it names.", test->config->server);
+			hint = psprintf("Check the options of server \"%s\" and of its user mapping, and whether the destination runs.", test->config->server);
 		answer(rungs[i].name, 'f', hint, result->message);
 	}
 }

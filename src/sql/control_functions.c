@@ -11,9 +11,11 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
 
+#include "guc.h"
 #include "server/request.h"
 #include "server/shmem.h"
 #include "sql/common.h"
@@ -21,6 +23,22 @@
 PG_FUNCTION_INFO_V1(etl_start_pipeline);
 PG_FUNCTION_INFO_V1(etl_stop_pipeline);
 PG_FUNCTION_INFO_V1(etl_drop_pipeline);
+
+/* What keeps every pipeline of this server from running: only a user helps. */
+static void
+warn_of_server(void)
+{
+	if (wal_level < WAL_LEVEL_LOGICAL)
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("wal_level is not \"logical\": the pipeline waits for it"),
+				 errhint("Set wal_level to \"logical\" and restart the server.")));
+	if (!etl_enabled)
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("\"etl.enabled\" is off: the pipeline waits for it"),
+				 errhint("Set \"etl.enabled\" to on and reload the configuration.")));
+}
 
 /*
  * etl.start_pipeline(pipeline)
@@ -52,6 +70,7 @@ etl_start_pipeline(PG_FUNCTION_ARGS)
 				1, types, values, NULL);
 	etl_sql_leave(&frame);
 	etl_request_look();
+	warn_of_server();
 	PG_RETURN_VOID();
 }
 

@@ -123,6 +123,16 @@ existing_pipeline(const char *name)
 	return DatumGetInt64(etl_sql_value(&isnull));
 }
 
+static bool
+is_being_dropped(const char *name)
+{
+	Oid			types[] = {TEXTOID};
+	Datum		values[] = {CStringGetTextDatum(name)};
+
+	return etl_sql_run("SELECT 1 FROM etl.pipeline p JOIN etl.pipeline_intent i ON i.pipeline_id = p.id"
+					   " WHERE p.name = $1 AND i.dropping", 1, types, values, NULL) > 0;
+}
+
 /*
  * Insert the definition; 0 when the name is taken (also by a transaction that
  * we had to wait for).
@@ -161,6 +171,7 @@ etl_create_pipeline(PG_FUNCTION_ARGS)
 	Jsonb	   *options;
 	EtlSqlFrame frame;
 	int64		id;
+	bool		dropping;
 
 	etl_sql_require_arg(fcinfo, 1, "publication");
 	etl_sql_require_arg(fcinfo, 2, "destination");
@@ -194,10 +205,15 @@ etl_create_pipeline(PG_FUNCTION_ARGS)
 		}
 	}
 
-	if (!if_not_exists)
+	etl_sql_enter(&frame);
+	dropping = is_being_dropped(name);
+	etl_sql_leave(&frame);
+	if (!if_not_exists || dropping)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("pipeline \"%s\" already exists", name)));
+				 errmsg("pipeline \"%s\" already exists", name),
+				 dropping ? errdetail("It is being dropped.") : 0,
+				 dropping ? errhint("Its name is free again once it has left etl.status.") : 0));
 	ereport(NOTICE,
 			(errcode(ERRCODE_DUPLICATE_OBJECT),
 			 errmsg("pipeline \"%s\" already exists, skipping", name)));

@@ -52,6 +52,8 @@ typedef struct EtlWait
 	bool		seen;			/* was in shared memory */
 	bool		wanted;			/* was wanted when last seen */
 	uint64		config;			/* requests that must be acted on */
+	EtlWaitingFor waiting_for;	/* when last seen */
+	char		trouble[ETL_ERROR_TEXT_LEN];	/* while retrying: the last error */
 	TimestampTz failed_since;	/* 0: not failed */
 	char		failure[ETL_ERROR_TEXT_LEN];
 	List	   *parked;			/* OIDs */
@@ -135,6 +137,15 @@ is_delivering(EtlPipelineState state)
 		state == ETL_PIPELINE_RETRYING;
 }
 
+/* For the message at the deadline; pipeline->lock is held. */
+static void
+note_state(EtlWait *wait, EtlPipelineShared *pipeline)
+{
+	wait->waiting_for = pipeline->waiting_for;
+	strlcpy(wait->trouble, pipeline->state == ETL_PIPELINE_RETRYING ? pipeline->last_error : "",
+			sizeof(wait->trouble));
+}
+
 #define MAX_NAMED	10
 
 /* Look once.  *wake is set when the pipeline should be told of the target. */
@@ -180,6 +191,7 @@ look(EtlWait *wait)
 		}
 
 		LWLockAcquire(&pipeline->lock, LW_SHARED);
+		note_state(wait, pipeline);
 		if (pipeline->state == ETL_PIPELINE_DROPPING)
 			answer = ETL_WAIT_STOPPED;
 		else if (stays_failed(wait, pipeline))
@@ -221,6 +233,23 @@ warn_parked(const EtlWait *wait)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("pipeline \"%s\" has parked tables: %s", wait->name, names.data),
 			 errhint("The view etl.table_status says why; etl.retry_table() makes a new attempt.")));
+}
+
+/* The time is over: say what was waited for, if something is known. */
+static void
+note_timeout(const EtlWait *wait)
+{
+	const char *what = etl_waiting_for_name(wait->waiting_for);
+
+	if (wait->trouble[0] != '\0')
+		ereport(NOTICE,
+				(errmsg("pipeline \"%s\" is retrying: %s", wait->name, wait->trouble)));
+	else if (what != NULL)
+		ereport(NOTICE,
+				(errmsg("pipeline \"%s\" waits for: %s", wait->name, what)));
+	else if (!etl_enabled)
+		ereport(NOTICE,
+				(errmsg("pipeline \"%s\" does not run: \"etl.enabled\" is off", wait->name)));
 }
 
 static void
@@ -285,7 +314,10 @@ wait_until(EtlWait *wait, TimestampTz deadline)
 
 		now = GetCurrentTimestamp();
 		if (now >= deadline)
+		{
+			note_timeout(wait);
 			return false;
+		}
 		left = TimestampDifferenceMilliseconds(now, deadline);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 Max(Min(poll, left), 1), event);
