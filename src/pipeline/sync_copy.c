@@ -57,7 +57,7 @@ typedef struct Copy
  * False: not now.  Tables that are gone leave the group.
  */
 static bool
-lock_tables(EtlSyncGroup *group)
+lock_tables(EtlSyncGroup *group, List *touched)
 {
 	for (int i = 0; i < group->ntables; i++)
 	{
@@ -78,7 +78,9 @@ lock_tables(EtlSyncGroup *group)
 			table->left = true;
 			continue;
 		}
-		matches = etl_snapshot_matches(relation);
+		matches = etl_snapshot_matches(relation) &&
+			!list_member_oid(touched, table->relid) &&
+			!list_member_oid(touched, InvalidOid);
 		pg_atomic_write_u64(&etl_shared->tables[table->slot].rows_estimated,
 							(uint64) Max(relation->rd_rel->reltuples, 0));
 		table_close(relation, NoLock);
@@ -482,18 +484,19 @@ copy_under_snapshot(Copy *copy)
 {
 	EtlSyncGroup *group = copy->group;
 	MemoryContext context;
+	List	   *touched;
 	bool		found;
 
 	etl_sync_waiting(ETL_WAIT_TRANSACTIONS);
 	pgstat_report_activity(STATE_RUNNING, "etl: waiting for running transactions");
-	group->snapshot_lsn = etl_snapshot_begin(NameStr(group->slot_name));
+	group->snapshot_lsn = etl_snapshot_begin(NameStr(group->slot_name), &touched);
 	etl_sync_waiting(ETL_WAIT_NOTHING);
 	publish_snapshot(group);
 	init_origin(copy);
 
 	pgstat_report_activity(STATE_RUNNING, "etl: initial sync");
 	ETL_FAILPOINT("sync_before_lock");
-	if (!lock_tables(group))
+	if (!lock_tables(group, touched))
 		return ETL_ATTEMPT_LATER;
 	ETL_FAILPOINT("sync_after_lock");
 

@@ -26,6 +26,7 @@
 #include "compat.h"
 #include "source/decode.h"
 #include "source/slot.h"
+#include "source/startpoint.h"
 
 EtlSlotCondition
 etl_slot_look(const char *name)
@@ -77,6 +78,7 @@ etl_slot_make(const char *name, bool *limit)
 	ResourceOwner caller = CurrentResourceOwner;
 	ResourceOwner owner;
 	LogicalDecodingContext *decoding;
+	List	   *touched;
 	XLogRecPtr	point;
 
 	*limit = !slot_available();
@@ -103,8 +105,11 @@ etl_slot_make(const char *name, bool *limit)
 	/* it waits on locks, which need an owner; it leaves another one behind */
 	owner = ResourceOwnerCreate(NULL, "etl slot creation");
 	CurrentResourceOwner = owner;
-	DecodingContextFindStartpoint(decoding);
+	touched = etl_startpoint_find(decoding);
 	point = MyReplicationSlot->data.confirmed_flush;
+	if (touched != NIL)
+		point = etl_startpoint_move(decoding);
+	list_free(touched);
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = caller;
 	etl_decode_free_owner(owner);

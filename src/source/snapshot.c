@@ -33,27 +33,26 @@
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "source/decode.h"
 #include "source/snapshot.h"
+#include "source/startpoint.h"
 
 /*
  * Read WAL until the slot has a consistent point.  Waiting for running
  * transactions is done with the server's lock manager, so it can be
  * interrupted and is visible in pg_locks.
  */
-static void
+static List *
 find_startpoint(LogicalDecodingContext *decoding)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
+	List	   *volatile touched = NIL;
 
 	PG_TRY();
 	{
-		DecodingContextFindStartpoint(decoding);
+		touched = etl_startpoint_find(decoding);
 	}
 	PG_CATCH();
 	{
@@ -63,13 +62,11 @@ find_startpoint(LogicalDecodingContext *decoding)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
+	return touched;
 }
 
 XLogRecPtr
-etl_snapshot_begin(const char *slot_name)
+etl_snapshot_begin(const char *slot_name, List **touched)
 {
 	LogicalDecodingContext *decoding;
 	Snapshot	snapshot;
@@ -96,7 +93,7 @@ etl_snapshot_begin(const char *slot_name)
 	etl_decode_plugin_allowed = false;
 	Assert((MyProc->statusFlags & PROC_IN_LOGICAL_DECODING) == 0);
 
-	find_startpoint(decoding);
+	*touched = find_startpoint(decoding);
 
 	/* a catalog snapshot would be in the way of the transaction's own */
 	InvalidateCatalogSnapshot();

@@ -10,6 +10,7 @@
 #define ETL_SNAPSHOT_H
 
 #include "access/xlogdefs.h"
+#include "nodes/pg_list.h"
 #include "utils/relcache.h"
 
 /*
@@ -17,12 +18,15 @@
  * active, the temporary slot "slot_name" acquired.  Everything that committed
  * before the returned position is visible, everything else will be decoded.
  *
+ * *touched: relations (InvalidOid: any) that the slot must not be used for,
+ * see startpoint.h; lives as long as the transaction.
+ *
  * Waits for every transaction of the whole server that runs now.  Must be
  * called outside a transaction.  ERRORs that only mean "later": 53400 (no
  * slot free), 40001 (too many transactions for a snapshot); the caller cleans
  * up with etl_snapshot_abandon().
  */
-extern XLogRecPtr etl_snapshot_begin(const char *slot_name);
+extern XLogRecPtr etl_snapshot_begin(const char *slot_name, List **touched);
 
 /* End it: the snapshot and all locks are given up, the slot stays acquired. */
 extern void etl_snapshot_end(void);
