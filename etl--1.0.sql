@@ -29,6 +29,10 @@ CREATE TABLE etl.pipeline (
     options     jsonb NOT NULL DEFAULT '{}',
     created     timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
+-- Ids of events begin with the pipeline's: they must not come again when the
+-- extension is dropped and created anew.
+SELECT pg_catalog.setval('etl.pipeline_id_seq',
+                         pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())::bigint, false);
 COMMENT ON TABLE etl.pipeline IS 'definitions of pipelines; use the functions of this schema to change them';
 
 CREATE TABLE etl.table_option (

@@ -4,6 +4,7 @@
 \set ECHO none
 \i :helper
 CREATE EXTENSION etl;
+ALTER SEQUENCE etl.pipeline_id_seq RESTART WITH 1;
 CREATE ROLE regress_etl_nobody;
 CREATE ROLE regress_etl_plain;
 CREATE ROLE regress_etl_owner REPLICATION;

@@ -4,6 +4,7 @@
 \set ECHO none
 \i :helper
 CREATE EXTENSION etl;
+ALTER SEQUENCE etl.pipeline_id_seq RESTART WITH 1;
 CREATE SERVER dest FOREIGN DATA WRAPPER etl_null;
 CREATE TABLE t (id int PRIMARY KEY, a text);
 CREATE TABLE u (id int PRIMARY KEY);

@@ -8,6 +8,7 @@
 LOAD 'etl';
 SHOW shared_preload_libraries;
 CREATE EXTENSION etl;
+ALTER SEQUENCE etl.pipeline_id_seq RESTART WITH 1;
 CREATE SERVER dest FOREIGN DATA WRAPPER etl_null;
 SELECT try($$ALTER SERVER dest OPTIONS (ADD colour 'red')$$);
 CREATE TABLE t (id int PRIMARY KEY);

@@ -4,7 +4,7 @@ import subprocess
 
 import psycopg
 import pytest
-from harness import assert_equal, wait_until
+from harness import State, assert_equal, wait_until
 from harness.pipeline import drop, webhook
 
 QUICK = {"retry_delay": "50ms", "max_retry_delay": "300ms"}
@@ -231,6 +231,10 @@ def test_extension_dropped_in_the_middle(server, db, receiver):
     wait_until(lambda: server.value(slots, (db,)) == 0, 20, "no slot is left")
     webhook(server, db, receiver, options_=QUICK)
     server.wait_for("p", db)
+    # each life is a source of its own: nobody takes a new row for one that was seen
+    events = receiver.events()
+    last = [e for e in events if e["source"] == events[-1]["source"]]
+    assert_equal(server, db, State(last), ["public.t"])
 
 
 # --- everything dies, again and again ---

@@ -119,7 +119,8 @@ etl_shape_build(Relation relation, const Bitmapset *published, bool generated)
 
 		if (att->attisdropped ||
 			(published && !bms_is_member(att->attnum, published)) ||
-			(att->attgenerated && (!generated || att->attgenerated != ATTRIBUTE_GENERATED_STORED)))
+			(att->attgenerated && att->attgenerated != ATTRIBUTE_GENERATED_STORED) ||
+			(att->attgenerated && !generated && position_in_index(key, att->attnum) == 0))
 			continue;
 		build_column(&shape->columns[shape->ncolumns], relation, att, key, primary);
 		if (shape->columns[shape->ncolumns].key_position > 0)
