@@ -447,6 +447,8 @@ def prepare(server, db, engine):
 def settle(server, db, ch, lake, engine):
     server.wait_ready()
     server.wait_for("p", db, timeout=120)
+    states = {name: (t["state"], t["generation"], t["error"]) for name, t in server.tables("p", db).items()}
+    assert sorted(states) == sorted(TABLES[engine]) and all(s[0] == "ready" for s in states.values()), states
     (assert_log if engine == "merge_tree" else assert_current)(server, db, ch, lake, TABLES[engine])
     assert [name for name in ch.tables(lake) if name.startswith("_etl_")] == []
 

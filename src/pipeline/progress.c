@@ -143,6 +143,14 @@ make_ready(EtlWriter *writer, XLogRecPtr durable)
 			continue;
 		if (slot->state != ETL_TABLE_SYNC_DONE)
 			continue;
+
+		/* handed over by its worker, but not by us yet: published nowhere */
+		if (tracked->handing_over != slot->owned[0].generation &&
+			tracked->stored != ETL_TABLE_SYNC_DONE)
+		{
+			writer->any_unsettled = true;
+			continue;
+		}
 		if (tracked->unstored_handover || slot->owned[0].owned_from > durable)
 		{
 			writer->any_unsettled = true;
