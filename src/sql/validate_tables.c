@@ -128,16 +128,18 @@ check_rights(EtlValidation *v, const char *target, Oid relid, const EtlShape *sh
 static void
 check_generated(EtlValidation *v, const char *target, const EtlShape *shape)
 {
+	bool		replicated = v->config == NULL || v->config->generated_columns;
 	StringInfoData names;
 
+	/* those of a key are replicated in any case */
 	initStringInfo(&names);
 	for (int i = 0; i < shape->ncolumns; i++)
-		if (shape->columns[i].generated)
+		if (shape->columns[i].generated && (replicated || shape->columns[i].key_position == 0))
 			appendStringInfo(&names, "%s%s", names.len > 0 ? ", " : "",
 							 quote_identifier(shape->columns[i].name));
 	if (names.len == 0)
 		return;
-	if (v->config == NULL || v->config->generated_columns)
+	if (replicated)
 		etl_validate_report(v, ETL_NOTICE, "generated_columns", target,
 							"Option generated_columns = false leaves them out.",
 							"generated columns are replicated like others: %s", names.data);
