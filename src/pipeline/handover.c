@@ -286,6 +286,8 @@ take_under_hold(EtlHandover *h)
 			break;
 		look_at_tables(h);
 		(void) read_some(h);
+		if (etl_handover_pair_changed(h))
+			break;				/* what was put may have been dropped */
 		position = etl_decoder_position(h->decoder);
 		if (wait_durable(h, position, left))
 			done = try_take(h, position);
@@ -327,8 +329,11 @@ turn(EtlHandover *h)
 {
 	bool		end = read_some(h);
 	XLogRecPtr	position = etl_decoder_position(h->decoder);
-	bool		durable = durable_position(h, position) >= position;
+	bool		durable;
 
+	if (etl_handover_pair_changed(h))
+		return false;			/* what was put may have been dropped */
+	durable = durable_position(h, position) >= position;
 	etl_handover_confirm(h, Min(durable_position(h, position), position));
 	note_near(h, position);
 	if (h->near && end)
@@ -383,35 +388,6 @@ catch_up(EtlHandover *h)
 	return wait_stored(h);
 }
 
-/* The same, with the ERROR that a callback throws to get out of the decoder. */
-static bool
-catch_up_guarded(EtlHandover *h)
-{
-	volatile bool done = false;
-
-	PG_TRY();
-	{
-		done = catch_up(h);
-	}
-	PG_CATCH();
-	{
-		if (!h->rebuild)
-		{
-			ErrorData  *error;
-
-			LWLockReleaseAll();
-			MemoryContextSwitchTo(EtlWorkerContext);
-			error = CopyErrorData();
-			etl_stream_note_error(h->stream, error);
-			FreeErrorData(error);
-			PG_RE_THROW();
-		}
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	return done;
-}
-
 void
 etl_sync_catch_up(EtlSyncGroup *group)
 {
@@ -436,7 +412,7 @@ etl_sync_catch_up(EtlSyncGroup *group)
 		etl_handover_build(h, again);
 		if (!again)
 			etl_sync_set_state(group, ETL_TABLE_SYNC_WAIT);
-		if (catch_up_guarded(h))
+		if (catch_up(h))
 			break;
 		etl_handover_clean_up(h);
 	}

@@ -39,7 +39,6 @@ typedef struct EtlHandover
 
 	bool		taken;			/* handed over at "s" */
 	XLogRecPtr	s;
-	bool		rebuild;		/* why an ERROR is thrown out of a callback */
 } EtlHandover;
 
 /* handover_start.c */

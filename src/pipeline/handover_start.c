@@ -4,15 +4,13 @@
  *	  Catch-up of a sync worker: queue, stream and decoder, made and made anew.
  *
  * They belong to one incarnation of the pair.  When the pair is started again,
- * the worker throws them away, in the middle of a transaction if need be, and
- * decodes again from what its slot has confirmed.
+ * the worker throws them away and decodes again from what its slot has
+ * confirmed.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "miscadmin.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -57,14 +55,12 @@ ring_full(void *arg)
 	EtlHandover *h = arg;
 
 	etl_sync_check_stop();
+
+	/* the transaction is read to its end, into the void; then all is made anew */
 	if (etl_handover_pair_changed(h))
-	{
-		h->rebuild = true;
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg_internal("pipeline was started again during catch-up")));
-	}
-	etl_handover_confirm(h, pg_atomic_read_u64(&etl_worker_sync->durable_lsn));
+		etl_queue_abandon(h->queue);
+	else
+		etl_handover_confirm(h, pg_atomic_read_u64(&etl_worker_sync->durable_lsn));
 }
 
 /* What is known of tables and rules by now; read when the pair was restarted. */
@@ -140,7 +136,6 @@ etl_handover_build(EtlHandover *h, bool again)
 	h->queue = NULL;
 	MemoryContextReset(h->context);
 	context = MemoryContextSwitchTo(h->context);
-	h->rebuild = false;
 	h->progressed = InvalidXLogRecPtr;
 	h->shapes_put = 0;
 	h->tables_version = 0;
@@ -172,8 +167,8 @@ etl_handover_build(EtlHandover *h, bool again)
 void
 etl_handover_clean_up(EtlHandover *h)
 {
-	AbortOutOfAnyTransaction();
-	MemoryContextSwitchTo(EtlWorkerContext);
+	if (h->decoder)
+		etl_decoder_stop(h->decoder);
 	h->decoder = NULL;
 	etl_slot_release();
 	InvalidateSystemCaches();

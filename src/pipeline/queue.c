@@ -69,6 +69,7 @@ struct EtlQueue
 	/* producer */
 	EtlQueueIdle idle;
 	void	   *idle_arg;
+	bool		abandoned;
 	uint64		head;			/* private copy of the shared one */
 	uint64		tail_seen;		/* tail as last read */
 	uint64		flushed;		/* head when the writer was last looked at */
@@ -222,8 +223,8 @@ has_room(EtlQueue *queue, uint64 need)
 	return queue->size - (queue->head - queue->tail_seen) >= need;
 }
 
-/* Wait until "need" bytes are free. */
-static void
+/* Wait until "need" bytes are free; false when nobody reads any more. */
+static bool
 wait_for_room(EtlQueue *queue, uint64 need)
 {
 	EtlQueueHeader *header = queue->header;
@@ -240,7 +241,10 @@ wait_for_room(EtlQueue *queue, uint64 need)
 
 		if (queue->idle)
 			queue->idle(queue->idle_arg);
+		if (queue->abandoned)
+			return false;
 	}
+	return true;
 }
 
 /* Make what was written up to "head" visible. */
@@ -269,7 +273,8 @@ reserve(EtlQueue *queue, uint64 len)
 	{
 		EtlRecord	pad;
 
-		wait_for_room(queue, to_end);
+		if (!wait_for_room(queue, to_end))
+			return NULL;
 		memset(&pad, 0, sizeof(pad));
 		pad.len = (uint32) to_end;
 		pad.kind = ETL_RECORD_PAD;
@@ -277,7 +282,8 @@ reserve(EtlQueue *queue, uint64 len)
 			   Min(to_end, sizeof(pad)));
 		publish(queue, queue->head + to_end);
 	}
-	wait_for_room(queue, len);
+	if (!wait_for_room(queue, len))
+		return NULL;
 	return queue->ring + queue->head % queue->size;
 }
 
@@ -362,6 +368,8 @@ put_fragments(EtlQueue *queue, const EtlRecord *record, const char *key,
 		fragment.ordinal = total;
 
 		to = reserve(queue, len);
+		if (to == NULL)
+			return;
 		memcpy(to, &fragment, sizeof(fragment));
 		copy_piece(to + RECORD_HEADER, done, piece, record, key, body);
 		publish(queue, queue->head + len);
@@ -376,7 +384,10 @@ etl_queue_put(EtlQueue *queue, const EtlRecord *header,
 {
 	EtlRecord	record = *header;
 	uint64		len;
+	char	   *to;
 
+	if (queue->abandoned)
+		return;
 	len = RECORD_HEADER + MAXALIGN((uint64) key_len) + MAXALIGN((uint64) body_len);
 	if (len > PG_UINT32_MAX)
 		ereport(ERROR,
@@ -393,8 +404,17 @@ etl_queue_put(EtlQueue *queue, const EtlRecord *header,
 		return;
 	}
 
-	fill(reserve(queue, len), &record, key, body);
+	to = reserve(queue, len);
+	if (to == NULL)
+		return;
+	fill(to, &record, key, body);
 	publish(queue, queue->head + len);
+}
+
+void
+etl_queue_abandon(EtlQueue *queue)
+{
+	queue->abandoned = true;
 }
 
 /* ----------

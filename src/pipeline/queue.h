@@ -151,6 +151,12 @@ extern void etl_queue_put(EtlQueue *queue, const EtlRecord *header,
 /* Wake the writer if it sleeps. */
 extern void etl_queue_flush(EtlQueue *queue);
 
+/*
+ * Nobody reads this queue any more: what is put from now on is dropped.  The
+ * idle callback may call it, to get out of a put that waits for room.
+ */
+extern void etl_queue_abandon(EtlQueue *queue);
+
 /* --- writer --- */
 
 extern void etl_queue_set_consumer(EtlQueue *queue);

@@ -22,6 +22,7 @@
 #include "utils/datum.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -731,9 +732,26 @@ stream_commit(void *arg, ReorderBufferTXN *txn, uint64 ordinal, XLogRecPtr commi
 	MemoryContextReset(stream->change_context);
 }
 
+/* A callback has thrown: note which change it was about, and end. */
+static void
+stream_failed(void *arg)
+{
+	EtlStream  *stream = arg;
+	ErrorData  *error;
+
+	/* the error may have come with a lock held that noting it needs */
+	LWLockReleaseAll();
+	MemoryContextSwitchTo(stream->context);
+	error = CopyErrorData();
+	etl_stream_note_error(stream, error);
+	TeardownHistoricSnapshot(true);
+	etl_worker_fail();
+}
+
 const EtlDecodeCallbacks etl_stream_callbacks = {
 	.begin = stream_begin,
 	.change = stream_change,
 	.truncate = stream_truncate,
 	.commit = stream_commit,
+	.failed = stream_failed,
 };

@@ -371,8 +371,8 @@ etl_worker_exit(int code)
  * Clean up after an ERROR that nobody caught, as far as exiting does not do
  * that by itself, and record it.
  */
-static void
-report_and_exit(void)
+void
+etl_worker_fail(void)
 {
 	ErrorData  *edata;
 
@@ -411,7 +411,7 @@ etl_worker_run(void (*body) (void))
 	}
 	PG_CATCH();
 	{
-		report_and_exit();
+		etl_worker_fail();
 	}
 	PG_END_TRY();
 

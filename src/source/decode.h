@@ -29,6 +29,12 @@ typedef struct EtlDecodeCallbacks
 	void		(*truncate) (void *arg, ReorderBufferTXN *txn, uint64 ordinal, int nrelations,
 							 Relation *relations, ReorderBufferChange *change);
 	void		(*commit) (void *arg, ReorderBufferTXN *txn, uint64 ordinal, XLogRecPtr commit_lsn);
+
+	/*
+	 * One of them has thrown; must not return.  The ERROR is not let into the
+	 * reorder buffer, whose own clean-up may use memory that it has freed.
+	 */
+	void		(*failed) (void *arg);
 } EtlDecodeCallbacks;
 
 typedef struct EtlDecoder EtlDecoder;

@@ -38,13 +38,27 @@ startup_cb(LogicalDecodingContext *decoding, OutputPluginOptions *options, bool 
 	options->receive_rewrites = true;
 }
 
+/* Call back; what is thrown ends the process here. */
+#define GUARDED(plugin, call) \
+	do { \
+		PG_TRY(); \
+		{ \
+			(plugin)->callbacks->call; \
+		} \
+		PG_CATCH(); \
+		{ \
+			(plugin)->callbacks->failed((plugin)->arg); \
+		} \
+		PG_END_TRY(); \
+	} while (0)
+
 static void
 begin_cb(LogicalDecodingContext *decoding, ReorderBufferTXN *txn)
 {
 	EtlPlugin  *plugin = decoding->output_plugin_private;
 
 	plugin->ordinal = 0;
-	plugin->callbacks->begin(plugin->arg, txn);
+	GUARDED(plugin, begin(plugin->arg, txn));
 }
 
 static void
@@ -53,7 +67,8 @@ change_cb(LogicalDecodingContext *decoding, ReorderBufferTXN *txn,
 {
 	EtlPlugin  *plugin = decoding->output_plugin_private;
 
-	plugin->callbacks->change(plugin->arg, txn, ++plugin->ordinal, relation, change);
+	plugin->ordinal++;
+	GUARDED(plugin, change(plugin->arg, txn, plugin->ordinal, relation, change));
 }
 
 static void
@@ -62,7 +77,8 @@ truncate_cb(LogicalDecodingContext *decoding, ReorderBufferTXN *txn,
 {
 	EtlPlugin  *plugin = decoding->output_plugin_private;
 
-	plugin->callbacks->truncate(plugin->arg, txn, ++plugin->ordinal, nrelations, relations, change);
+	plugin->ordinal++;
+	GUARDED(plugin, truncate(plugin->arg, txn, plugin->ordinal, nrelations, relations, change));
 }
 
 static void
@@ -70,7 +86,8 @@ commit_cb(LogicalDecodingContext *decoding, ReorderBufferTXN *txn, XLogRecPtr co
 {
 	EtlPlugin  *plugin = decoding->output_plugin_private;
 
-	plugin->callbacks->commit(plugin->arg, txn, ++plugin->ordinal, commit_lsn);
+	plugin->ordinal++;
+	GUARDED(plugin, commit(plugin->arg, txn, plugin->ordinal, commit_lsn));
 }
 
 /* Our own workers' writes carry DoNotReplicateId. */
