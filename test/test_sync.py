@@ -587,3 +587,47 @@ def test_a_truncate_of_a_ready_and_a_catching_up_table(server, db, receiver, fai
         oid = event["truncated_tables"][0]["oid"]
         of_table = "" if event["truncated_tables"][0]["name"] == "a" else f"/{oid}"
         assert event["id"] == f"0/{event['sequence_key']}{of_table}"
+
+
+def test_pair_restarts_while_the_queue_of_a_catch_up_is_full(server, db, receivers, fail):
+    """In the middle of a large transaction, with savepoints and values stored out of line."""
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def answer(request):
+        if blocked.is_set() and not go_on.is_set():
+            return 503
+        return 200
+
+    receiver = receivers(answer=answer)
+    server.psql("""
+        CREATE TABLE t (id int PRIMARY KEY, v text, big text);
+        ALTER TABLE t ALTER big SET STORAGE EXTERNAL;
+        INSERT INTO t SELECT g FROM generate_series(1, 10) g;
+        CREATE PUBLICATION pub FOR TABLE t;
+        """, db)
+    fail("sync_before_handover=wait:1")
+    since = server.log_size()
+    webhook(server, db, receiver, options_=FAST)
+    reached(server, "sync_before_handover", since)
+    blocked.set()
+    server.psql("""
+        BEGIN;
+        INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(100, 15000) g;
+        SAVEPOINT a;
+        INSERT INTO t SELECT g, 'a', repeat(md5(g::text), 400) FROM generate_series(20000, 20500) g;
+        ROLLBACK TO a;
+        SAVEPOINT b;
+        INSERT INTO t SELECT g, 'b', repeat(md5(g::text), 400) FROM generate_series(30000, 31000) g;
+        COMMIT;
+        """, db)
+    fail("")
+    worker = server.backends("etl sync", db)
+    wait_until(lambda: server.status("p", db)["state"] == "retrying", 30, "the destination refuses")
+    writer = server.backends("etl writer", db)
+    server.sql("SELECT pg_terminate_backend(%s)", (writer[0],))
+    wait_until(lambda: server.backends("etl writer", db) not in ([], writer), 30, "a new writer")
+    go_on.set()
+    server.wait_for("p", db)
+    assert server.backends("etl sync", db) in ([], worker)
+    assert_equal(server, db, receiver.state(), ["public.t"])
+    assert copies(receiver, "t") == [1]
