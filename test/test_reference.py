@@ -33,7 +33,7 @@ def test_every_view_and_column_is_described(top, server, db):
 
 
 def test_every_option_is_described(top, server, db):
-    text = reference(top) + (top / "doc/webhook.md").read_text()
+    text = reference(top) + "".join((top / f"doc/{kind}.md").read_text() for kind in ("clickhouse", "webhook"))
     names = column(server, db, "SELECT DISTINCT name FROM etl.settings WHERE name <> 'failpoint'"
-                               " AND (scope = 'setting' OR scope IN ('kind null', 'kind webhook'))")
+                               " AND (scope = 'setting' OR scope IN ('kind clickhouse', 'kind null', 'kind webhook'))")
     assert names and [n for n in names if f"`{n}`" not in text] == []
