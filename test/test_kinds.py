@@ -37,6 +37,10 @@ class Folder:
         text = (self.path / f"{relid}.{self.generation(relid)}" / "rows").read_text()
         return [json.loads(line) for line in text.splitlines()]
 
+    def forget(self, relid):
+        """read_back() finds nothing any more."""
+        (self.path / f"{relid}.{self.generation(relid)}" / "encoded").write_bytes(b"")
+
     def rows(self, relid, key="id"):
         """The rows that the log adds up to: the greatest position of each key wins."""
         state = {}
@@ -259,6 +263,40 @@ def test_an_unchanged_toast_value_comes_from_an_earlier_row_of_the_batch(server,
                "UPDATE t SET n = 1; UPDATE t SET n = 2 WHERE id = 2; COMMIT", db=db)
     server.wait_for("p", db)
     assert folder.rows(relid(server, db, "t")) == source(server, db, "t")
+
+
+def test_a_toast_value_is_asked_back_from_the_destination(server, db, folder):
+    """Of copied rows and of rows of an earlier batch; also when the first answer is late."""
+    server.sql("ALTER SERVER folder OPTIONS (ADD read_back 'on')", db=db)
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, n int, big text, other text); ALTER TABLE t ALTER big SET STORAGE external;"
+               "INSERT INTO t SELECT i, 0, repeat(i::text, 5000), NULL FROM generate_series(1, 3) i", db=db)
+    start(server, db, "folder", "t")
+    server.wait_for("p", db)
+    server.sql("UPDATE t SET n = 1 WHERE id < 3", db=db)
+    server.wait_for("p", db)
+    assert folder.rows(relid(server, db, "t")) == source(server, db, "t")
+    assert folder.calls("read_back")
+    folder.fault("read_back retry")
+    asked = len(folder.calls("read_back"))
+    server.sql("UPDATE t SET n = 2, other = 'x'", db=db)
+    wait_until(lambda: len(folder.calls("read_back")) > asked, 20, "asked while nobody answers")
+    folder.fault("")
+    server.wait_for("p", db)
+    assert folder.rows(relid(server, db, "t")) == source(server, db, "t")
+    assert server.tables("p", db)["public.t"]["state"] == "ready"
+
+
+def test_a_toast_value_that_the_destination_has_not_parks_the_table(server, db, folder):
+    server.sql("ALTER SERVER folder OPTIONS (ADD read_back 'on')", db=db)
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, n int, big text); ALTER TABLE t ALTER big SET STORAGE external;"
+               "INSERT INTO t SELECT 1, 0, repeat('x', 5000); CREATE TABLE u (id int PRIMARY KEY)", db=db)
+    start(server, db, "folder", "t, u")
+    server.wait_for("p", db)
+    folder.forget(relid(server, db, "t"))
+    server.sql("UPDATE t SET n = 1; INSERT INTO u VALUES (1)", db=db)
+    wait_until(lambda: server.tables("p", db)["public.t"]["state"] == "errored", what="the table is parked")
+    assert "REPLICA IDENTITY FULL" in server.tables("p", db)["public.t"]["hint"]
+    wait_until(lambda: folder.rows(relid(server, db, "u")) == source(server, db, "u"), what="the other goes on")
 
 
 def test_a_toast_value_that_nobody_has_parks_the_table_with_a_hint(server, db, folder):

@@ -512,12 +512,16 @@ typedef struct EtlDestinationRoutine
 	void		(*truncate) (EtlConnection *connection, EtlTable *table, EtlResult *result);
 
 	/*
-	 * Current values of "ncolumns" columns for rows with the given encoded
-	 * keys: calls "found" for each (ETL_CAN_READ_BACK).
+	 * What the destination has now, for rows with holes (ETL_CAN_READ_BACK).
+	 * Everything before them is durable.  "rows" are the incomplete rows as
+	 * this kind has encoded them: it takes the keys from them.  For each one
+	 * that it finds it calls "found" with the index, the position of what it
+	 * has, and the encoded values of the columns, as extract() gives them
+	 * (NULL: not known); they need not outlive the call.
 	 */
 	void		(*read_back) (EtlConnection *connection, EtlTable *table,
-							  int nkeys, const EtlItem *keys, int ncolumns, const AttrNumber *attnums,
-							  void (*found) (void *arg, int key, EtlPosition version,
+							  int nrows, const EtlItem *rows, int ncolumns, const AttrNumber *attnums,
+							  void (*found) (void *arg, int row, EtlPosition version,
 											 const char *const *values, const uint32 *lens),
 							  void *arg, EtlResult *result);
 
@@ -540,7 +544,7 @@ typedef struct EtlDestinationRoutine
 	/*
 	 * Abilities for a table with these options, where they decide what a
 	 * table is (ETL_NEEDS_KEY, ETL_SPLIT_KEY_CHANGE, ETL_KEEPS_OLD_ROWS,
-	 * ETL_TAKES_PARTIAL, ETL_TRUNCATE_IS_ROW; the others cannot differ).
+	 * ETL_TAKES_PARTIAL, ETL_CAN_READ_BACK, ETL_TRUNCATE_IS_ROW; the others cannot differ).
 	 * NULL: as "abilities" says.
 	 */
 	uint32		(*table_abilities) (const EtlOptions *options);

@@ -39,6 +39,12 @@ typedef struct EtlSenderCallbacks
 	bool		(*skipped) (void *arg, uint32 table);
 	/* A batch is durable. */
 	void		(*delivered) (void *arg, const EtlBatch *batch);
+	/*
+	 * Rows to be sent next, everything before them being durable, of which
+	 * some are incomplete: fill them in, or park their tables.  Chunks that
+	 * hold new bytes are added to *chunks.  May be NULL.
+	 */
+	void		(*complete) (void *arg, EtlItem *items, int nitems, List **chunks, EtlResult *result);
 	/* The first failure of a row that will be tried again (may be NULL). */
 	void		(*trouble) (void *arg, const EtlResult *result);
 } EtlSenderCallbacks;

@@ -35,6 +35,7 @@ typedef struct EtlWindow
 	int			start;
 	int			count;
 	bool		prepared;		/* rows of parked tables are out */
+	bool		completed;		/* no row has holes that could be filled */
 	bool		trial;			/* to find out whether the row below it or the
 								 * "begin" before it is refused */
 	bool		too_large;		/* below a trial: refused for its size */

@@ -12,6 +12,7 @@
 
 #include "utils/timestamp.h"
 
+#include "pipeline/toast.h"
 #include "pipeline/writer.h"
 #include "server/worker.h"
 
@@ -219,5 +220,6 @@ const EtlSenderCallbacks etl_writer_callbacks = {
 	.fail = sender_fail,
 	.skipped = sender_skipped,
 	.delivered = sender_delivered,
+	.complete = etl_read_back,
 	.trouble = sender_trouble,
 };

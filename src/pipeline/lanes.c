@@ -144,26 +144,27 @@ append(EtlWriter *writer, EtlIntake *intake, EtlGeneration *generation,
  */
 
 /*
- * A row that is still incomplete goes only where partial rows are taken; a
+ * A row that is still incomplete goes only where partial rows are taken, or
+ * where the destination can be asked once everything before it is durable; a
  * NULL or an older value in its place would be a lie.
  */
 static bool
 may_be_sent(EtlWriter *writer, EtlIntake *intake, EtlGeneration *generation,
 			const EtlItem *item, uint64 position)
 {
-	static const char message[] = "an unchanged out-of-line value of a row is not known";
-	static const char hint[] = "Use ALTER TABLE ... REPLICA IDENTITY FULL, then etl.retry_table().";
-
 	if (!(item->flags & ETL_ITEM_INCOMPLETE) ||
-		(etl_table_abilities(writer->config->routine, generation->table->options) & ETL_TAKES_PARTIAL))
+		(etl_table_abilities(writer->config->routine, generation->table->options) &
+		 (ETL_TAKES_PARTIAL | ETL_CAN_READ_BACK)))
 		return true;
 	intake->taken++;
 	if (generation->on_error == ETL_ON_ERROR_STOP)
 		etl_writer_stop_at(writer, generation, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						   message, hint, item->commit_lsn, item->ordinal);
+						   ETL_INCOMPLETE_MESSAGE, ETL_INCOMPLETE_HINT,
+						   item->commit_lsn, item->ordinal);
 	else
 		etl_writer_park(writer, generation, intake, position,
-						ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, message, hint,
+						ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						ETL_INCOMPLETE_MESSAGE, ETL_INCOMPLETE_HINT,
 						item->commit_lsn, item->ordinal);
 	return false;
 }

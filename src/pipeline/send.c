@@ -224,6 +224,49 @@ start_transfer(EtlUnit *unit)
 	sender->routine->send_start(sender->connection, batch);
 }
 
+/*
+ * Rows with holes in the window: have them filled in, now that everything
+ * before them in the lane is durable.  False: not now.
+ */
+static bool
+complete_rows(EtlUnit *unit)
+{
+	EtlSender  *sender = unit->lane->sender;
+	EtlWindow  *window = &unit->windows[unit->nwindows - 1];
+	EtlItem    *items = unit->items + window->start;
+	bool		holes = false;
+	int64		grown = 0;
+	EtlResult	result;
+
+	if (window->completed || sender->callbacks->complete == NULL)
+		return true;
+	for (int i = 0; i < window->count; i++)
+	{
+		grown -= items[i].len;
+		if (items[i].flags & ETL_ITEM_INCOMPLETE)
+			holes = true;
+	}
+	if (holes)
+	{
+		memset(&result, 0, sizeof(result));
+		result.rejected = -1;
+		result.retry_after = -1;
+		sender->callbacks->complete(sender->arg, items, window->count, &unit->chunks, &result);
+		for (int i = 0; i < window->count; i++)
+			grown += items[i].len;
+		unit->bytes += grown;
+		sender->bytes += grown;
+		if (result.status != ETL_DONE)
+		{
+			etl_lane_failed(unit->lane, &result);
+			return false;
+		}
+		window->prepared = false;	/* tables may have been parked */
+	}
+	window->completed = true;
+	return true;
+}
+
 static void
 run_step(EtlUnit *unit)
 {
@@ -299,6 +342,10 @@ work_lane(EtlLane *lane, TimestampTz now)
 				etl_lane_pop(lane);
 			continue;
 		}
+		if (!complete_rows(unit))
+			break;
+		if (!unit->windows[unit->nwindows - 1].prepared)
+			continue;
 		if (sender->in_flight >= MOST_IN_FLIGHT)
 			break;
 		start_transfer(unit);

@@ -188,12 +188,9 @@ codec_body(void *arg)
 	MemoryContextSwitchTo(context);
 }
 
-/*
- * Codec of the generation's newest shape, NULL when there is none (a type was
- * dropped meanwhile).  Making one looks types up, so it needs a bracket.
- */
-static EtlCodec *
-codec_for(EtlWriter *writer, EtlGeneration *generation)
+/* Making a codec looks types up, so it needs a bracket. */
+EtlCodec *
+etl_toast_codec(EtlWriter *writer, EtlGeneration *generation)
 {
 	MemoryContext context = CurrentMemoryContext;
 	CodecArgs	args = {writer, generation, NULL, NULL};
@@ -247,7 +244,7 @@ fill_in(EtlWriter *writer, EtlGeneration *generation, const ToastEntry *entry,
 {
 	const EtlDestinationRoutine *routine = writer->config->routine;
 	const EtlShape *shape = generation->shape;
-	EtlCodec   *codec = codec_for(writer, generation);
+	EtlCodec   *codec = etl_toast_codec(writer, generation);
 	AttrNumber *attnums;
 	const char **values;
 	uint32	   *lens;

@@ -11,8 +11,9 @@
  *	 2. the live row of the source, if it has the very same TOAST pointer
  *	 3. the destination, once everything before is durable (read_back())
  *
- * The first is done here.  What is still incomplete behind it goes out as it
- * is where the destination takes partial rows, and parks the table elsewhere.
+ * The first is done in toast.c, the third in readback.c.  What is still
+ * incomplete behind them goes out as it is where the destination takes partial
+ * rows, and parks the table elsewhere.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,6 +22,10 @@
 
 #include "pipeline/queue.h"
 #include "pipeline/writer.h"
+
+/* Why a table is parked over such a row. */
+#define ETL_INCOMPLETE_MESSAGE "an unchanged out-of-line value of a row is not known"
+#define ETL_INCOMPLETE_HINT "Use ALTER TABLE ... REPLICA IDENTITY FULL, then etl.retry_table()."
 
 typedef struct EtlToast EtlToast;	/* rows of one queue, by key */
 
@@ -40,5 +45,14 @@ extern void etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *ge
 
 /* Everything before "position" is durable, and may be overwritten. */
 extern void etl_toast_release(EtlToast *toast, uint64 position);
+
+/*
+ * Encoder of the generation's newest shape, to take rows apart; NULL when
+ * there is none (a type was dropped meanwhile).  May open a bracket.
+ */
+extern EtlCodec *etl_toast_codec(EtlWriter *writer, EtlGeneration *generation);
+
+/* EtlSenderCallbacks.complete of the writer: asks the destination (readback.c). */
+extern void etl_read_back(void *arg, EtlItem *items, int nitems, List **chunks, EtlResult *result);
 
 #endif							/* ETL_TOAST_H */

@@ -7,6 +7,8 @@
  *	 <directory>/calls					one line a call
  *	 <directory>/<relid>.<generation>/columns	attnum, generation, name, type
  *	 <directory>/<relid>.<generation>/rows		one JSON object a row, in order
+ *	 <directory>/<relid>.<generation>/encoded	the same rows as they came, each
+ *												after its length; read_back()
  *	 <directory>/<relid>.current		the published generation
  *	 <directory>/fault					what tests want to go wrong
  *
@@ -40,6 +42,13 @@ static const EtlOptionDef file_options[] = {
 		.type = ETL_OPTION_TEXT,
 		.flags = ETL_SCOPE_SERVER | ETL_OPTION_REQUIRED | ETL_OPTION_SUPERUSER,
 		.comment = "Folder of the destination."
+	},
+	{
+		.name = "read_back",
+		.type = ETL_OPTION_BOOL,
+		.flags = ETL_SCOPE_SERVER,
+		.default_value = "off",
+		.comment = "Whether the destination tells what it has."
 	},
 	{.name = NULL}
 };
@@ -107,6 +116,7 @@ make_folder(EtlConnection *connection, const EtlTable *table)
 				(errcode_for_file_access(),
 				 errmsg("could not create directory \"%s\": %m", path)));
 	unlink(table_path(connection, table, "rows"));
+	unlink(table_path(connection, table, "encoded"));
 	append(table_path(connection, table, "rows"), "");
 }
 
@@ -213,6 +223,27 @@ find_row(EtlBatch *batch, const char *text)
 }
 
 static void
+append_encoded(const char *path, const EtlBatch *batch)
+{
+	FILE	   *file = AllocateFile(path, "a");
+
+	if (file == NULL)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not open file \"%s\": %m", path)));
+	for (int i = 0; i < batch->nitems; i++)
+	{
+		const EtlItem *item = &batch->items[i];
+
+		if (item->flags & ETL_ITEM_EVENT)
+			continue;
+		fwrite(&item->len, sizeof(item->len), 1, file);
+		fwrite(item->data, 1, item->len, file);
+	}
+	FreeFile(file);
+}
+
+static void
 write_batch(EtlConnection *connection, EtlBatch *batch)
 {
 	char	   *fault = fault_of(connection, "send");
@@ -241,6 +272,7 @@ write_batch(EtlConnection *connection, EtlBatch *batch)
 		if (!(batch->items[i].flags & ETL_ITEM_EVENT))
 			append_row(batch->table, &batch->items[i], &out);
 	append(table_path(connection, batch->table, "rows"), out.data);
+	append_encoded(table_path(connection, batch->table, "encoded"), batch);
 }
 
 static void
@@ -373,14 +405,109 @@ file_ensure_shape(EtlConnection *connection, EtlTable *table, const EtlShape *sh
 static void
 file_truncate(EtlConnection *connection, EtlTable *table, EtlResult *result)
 {
-	if (begin_call(connection, "truncate", table, "", result))
-		append(table_path(connection, table, "rows"), "{\"op\": \"truncate\"}\n");
+	if (!begin_call(connection, "truncate", table, "", result))
+		return;
+	append(table_path(connection, table, "rows"), "{\"op\": \"truncate\"}\n");
+	unlink(table_path(connection, table, "encoded"));
 }
 
 static void
 file_maintain(EtlConnection *connection, const char *action, EtlResult *result)
 {
 	(void) begin_call(connection, "maintain", NULL, psprintf(" %s", action), result);
+}
+
+static uint32
+file_table_abilities(const EtlOptions *options)
+{
+	return ETL_HAS_SCHEMAS | ETL_SPLIT_KEY_CHANGE |
+		(etl_option_bool(options, "read_back") ? ETL_CAN_READ_BACK : 0);
+}
+
+/* Have two encoded rows the same key? */
+static bool
+same_key(const EtlShape *shape, const char *a, uint32 a_len, const char *b, uint32 b_len)
+{
+	for (int i = 0; i < shape->ncolumns; i++)
+	{
+		const char *x;
+		const char *y;
+		uint32		x_len;
+		uint32		y_len;
+
+		if (shape->columns[i].key_position == 0)
+			continue;
+		if (!row_extract(NULL, a, a_len, shape->columns[i].attnum, &x, &x_len) ||
+			!row_extract(NULL, b, b_len, shape->columns[i].attnum, &y, &y_len) ||
+			x_len != y_len || memcmp(x, y, x_len) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* The newest row of that key, NULL if there is none or it was deleted. */
+static const char *
+find_encoded(const EtlTable *table, StringInfo rows, const EtlItem *wanted, uint32 *len)
+{
+	const char *newest = NULL;
+	const char *p = rows->data;
+
+	while (p < rows->data + rows->len)
+	{
+		uint32		size;
+		RowHead		head;
+
+		memcpy(&size, p, sizeof(size));
+		p += sizeof(size);
+		row_head(p, &head);
+		if (same_key(table->shape, wanted->data, wanted->len, p, size))
+		{
+			newest = head.op == ETL_DELETE ? NULL : p;
+			*len = size;
+		}
+		p += size;
+	}
+	return newest;
+}
+
+static void
+file_read_back(EtlConnection *connection, EtlTable *table, int nrows, const EtlItem *rows,
+			   int ncolumns, const AttrNumber *attnums,
+			   void (*found) (void *arg, int row, EtlPosition version,
+							  const char *const *values, const uint32 *lens),
+			   void *arg, EtlResult *result)
+{
+	FILE	   *file;
+	StringInfoData encoded;
+	char		buffer[4096];
+	size_t		n;
+
+	if (!begin_call(connection, "read_back", table, psprintf(" rows %d", nrows), result))
+		return;
+	initStringInfo(&encoded);
+	file = AllocateFile(table_path(connection, table, "encoded"), "r");
+	if (file != NULL)
+	{
+		while ((n = fread(buffer, 1, sizeof(buffer), file)) > 0)
+			appendBinaryStringInfo(&encoded, buffer, n);
+		FreeFile(file);
+	}
+	for (int i = 0; i < nrows; i++)
+	{
+		uint32		len;
+		const char *row = find_encoded(table, &encoded, &rows[i], &len);
+		const char **values = palloc0(sizeof(char *) * Max(ncolumns, 1));
+		uint32	   *lens = palloc0(sizeof(uint32) * Max(ncolumns, 1));
+		RowHead		head;
+
+		if (row == NULL)
+			continue;
+		for (int j = 0; j < ncolumns; j++)
+			if (!row_extract(NULL, row, len, attnums[j], &values[j], &lens[j]))
+				values[j] = NULL;
+		row_head(row, &head);
+		found(arg, i, head.position, values, lens);
+	}
 }
 
 static const EtlDestinationRoutine file_routine = {
@@ -414,6 +541,8 @@ static const EtlDestinationRoutine file_routine = {
 	.truncate = file_truncate,
 	.maintain = file_maintain,
 	.drop_table = file_drop_table,
+	.read_back = file_read_back,
+	.table_abilities = file_table_abilities,
 };
 
 PG_FUNCTION_INFO_V1(etl_test_file_handler);
