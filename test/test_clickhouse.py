@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("chdb")
 
-from harness.clickhouse import ClickHouse, exception  # noqa: E402
+from harness.clickhouse import ClickHouse, exception, exception_in_body, exception_without_tag  # noqa: E402
 from harness.clickhouse_equal import assert_current, assert_log  # noqa: E402
 from harness.pipeline import clickhouse  # noqa: E402
 from harness.wait import wait_until  # noqa: E402
@@ -429,6 +429,63 @@ def test_credentials(server, db, ch, lake, start, tmp_path):
     server.wait_for("p", db)
     assert_current(server, db, ch, lake, "public.t")
     assert "geheim" not in server.log()
+
+
+@pytest.mark.parametrize("fault", [exception_in_body, exception_without_tag])
+def test_an_exception_inside_an_answer_of_200_is_no_success(server, db, ch, lake, start, fault):
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, v text)", db=db)
+    start("t")
+    server.wait_for("p", db)
+    ch.proxy.plan(fault(241, "MEMORY_LIMIT_EXCEEDED", contains="INSERT", count=2))
+    server.sql("INSERT INTO t VALUES (1, 'a')", db=db)
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, "public.t")
+
+
+def test_a_refused_row_parks_its_table_alone(server, db, ch, lake, start):
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY)", db=db)
+    start("t, other")
+    server.wait_for("p", db)
+    ch.proxy.plan(exception(117, "INCORRECT_DATA", 400, text="cannot read geheim", contains="public_t"))
+    server.sql("BEGIN; INSERT INTO t SELECT g, 'geheim' FROM generate_series(1, 20) g; INSERT INTO other VALUES (1); COMMIT", db=db)
+    table = parked(server, db, "public.t")
+    assert "117" in table["error"] and "geheim" not in table["error"] and table["error_ordinal"] == 1
+    wait_others(server, db)
+    assert_current(server, db, ch, lake, "public.other")
+
+
+def test_a_server_that_is_no_clickhouse_is_trouble_of_the_endpoint(server, db, lake, receiver):
+    server.sql("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE t", db=db)
+    clickhouse(server, db, receiver.url, lake, options_=FAST)
+    wait_until(lambda: "does not answer as ClickHouse does" in (server.status("p", db)["last_error"] or ""), 30, "told")
+    assert server.tables("p", db) == {} or server.tables("p", db)["public.t"]["state"] == "init"
+
+
+@pytest.mark.parametrize("options, error", [
+    ("url 'http://h/'", 'option "database" is required'),
+    ("url 'http://u:p@h/', database 'd'", "user"),
+    ("url 'http://h/', database 'd', engine 'log'", "Valid values: replacing_merge_tree, merge_tree"),
+    ("url 'http://h/', database 'd', colour 'red'", "Valid options"),
+    ("url 'http://h/', database 'd', password 'x'", "Valid options"),
+])
+def test_bad_options_of_a_server(server, db, options, error):
+    with pytest.raises(Exception, match=".") as caught:
+        server.sql(f"CREATE SERVER s FOREIGN DATA WRAPPER etl_clickhouse OPTIONS ({options})", db=db)
+    assert error in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize("options, error", [
+    ('{"metadata_columns": ["mood"]}', "Valid columns are: committed_at"),
+    ('{"engine": "merge_tree", "order_by": "id"}', "not for engine merge_tree"),
+    ('{"on_truncate": "log"}', "needs engine merge_tree"),
+    ('{"if_exists": "append"}', "Valid values: error, replace"),
+])
+def test_bad_options_of_a_table(server, db, options, error):
+    server.sql("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE t", db=db)
+    clickhouse(server, db, "http://127.0.0.1:1/", "d", start=False)
+    with pytest.raises(Exception, match=".") as caught:
+        server.sql("SELECT etl.alter_table('p', 't', %s)", (options,), db)
+    assert error in str(caught.value), str(caught.value)
 
 
 # --- kills ---

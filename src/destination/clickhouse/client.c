@@ -66,6 +66,7 @@ static const Class classes[] = {
 	LATER(203),					/* NO_FREE_CONNECTION */
 	LATER(209),					/* SOCKET_TIMEOUT */
 	LATER(210),					/* NETWORK_ERROR */
+	LATER(216),					/* QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING */
 	LATER(218),					/* TABLE_IS_DROPPED */
 	LATER(225),					/* NO_ZOOKEEPER */
 	LATER(236),					/* ABORTED */
