@@ -22,6 +22,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "destination/clickhouse/clickhouse.h"
 #include "server/worker.h"
 
