@@ -238,7 +238,7 @@ class Demo:
             os.chown(self.password, owner.st_uid, owner.st_gid)
         self.ch.create_database("shop")
         self.ch.set_users(default={}, etl={"password": word, "grants": [
-            "SELECT, INSERT, ALTER, CREATE TABLE, CREATE VIEW, DROP ON shop.*"]})
+            "SELECT, INSERT, ALTER TABLE, CREATE TABLE, DROP TABLE, CREATE VIEW, DROP VIEW ON shop.*"]})
 
     def change(self):
         self.say("== Changes, as they are committed")

@@ -45,6 +45,7 @@ def test_the_steps_keep_both_sides_equal(fresh_server):
         shown = server.tables("shop", "shop")
         assert sorted(shown) == sorted(tables) and all(t["state"] == "ready" for t in shown.values())
         assert shown["public.carts"]["truncates"] == 1
+        assert all(demo_script.target(t["table_name"]) == f"shop.{t['destination_table']}_current" for t in shown.values())
         # a difference does not pass
         ch.execute("ALTER TABLE shop.public_payments DELETE WHERE reference IS NULL SETTINGS mutations_sync = 1")
         with pytest.raises(demo_script.Unequal):
