@@ -1,10 +1,13 @@
 """What users, settings and copies of files do to a pipeline that means well."""
 
+import os
+import signal
 import subprocess
+import threading
 
 import psycopg
 import pytest
-from harness import State, assert_equal, wait_until
+from harness import State, Timeout, assert_equal, wait_until
 from harness.pipeline import drop, webhook
 
 QUICK = {"retry_delay": "50ms", "max_retry_delay": "300ms"}
@@ -271,3 +274,62 @@ def test_secrets_are_not_logged(fresh_server, receiver):
     assert len(log) > 100
     for text in (key, "THISISAVERYSECRET", "hunter-2", "bearer-of", "VALUE-OF-A-ROW"):
         assert not [line for line in log if text in line], text
+
+
+def test_generated_key_without_generated_columns(server, db, receiver):
+    """The key's columns are replicated in any case: else nothing says which row it is."""
+    server.psql("CREATE TABLE h (id int, k int GENERATED ALWAYS AS (id + 1) STORED PRIMARY KEY,"
+                " g int GENERATED ALWAYS AS (id + 2) STORED, v int);"
+                "INSERT INTO h (id, v) VALUES (1, 1), (2, 2); CREATE PUBLICATION pub FOR TABLE h", db)
+    webhook(server, db, receiver, options_=dict(QUICK, generated_columns=False))
+    server.wait_for("p", db)
+    server.psql("UPDATE h SET v = 3; UPDATE h SET id = 7 WHERE id = 1; DELETE FROM h WHERE id = 2", db)
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.h"], columns=["id", "k", "v"])
+    assert [e["key"] for e in receiver.events() if e["event"] == "delete"] == [{"k": 3}]
+
+
+def test_truncate_that_is_sent_before_and_after_a_hand_over(server, db, receivers):
+    """Sent for one table and not acknowledged, then sent again, when the other table is apply's, too."""
+    server.psql("CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v text);"
+                "CREATE TABLE noise (v text); INSERT INTO a VALUES (1, 'old'); INSERT INTO b VALUES (1, 'old'), (2, 'old');"
+                "CREATE PUBLICATION pub FOR TABLE a", db)
+    taken, answer = threading.Event(), threading.Event()
+
+    def hold(request):
+        if b'"event":"truncate"' in request.body and not taken.is_set():
+            taken.set()
+            answer.wait(30)
+        return 200
+
+    receiver = receivers(hold)
+    webhook(server, db, receiver, options_=dict(QUICK, max_batch_delay="4s"))
+    server.wait_for("p", db)
+    since = server.log_size()
+    server.failpoint("sync_before_handover=wait:1")
+    try:
+        server.sql("ALTER PUBLICATION pub ADD TABLE b", db=db)
+        wait_until(lambda: 'failpoint "sync_before_handover"' in server.log(since), 30, "b is copied")
+        server.psql("INSERT INTO a VALUES (2, 'old'); INSERT INTO noise SELECT repeat('x', 500) FROM generate_series(1, 100000);"
+                    "TRUNCATE a, b; INSERT INTO b VALUES (3, 'new')", db)
+        assert taken.wait(30)
+        old = server.backends("etl apply", db)
+        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'etl writer'")
+        reading = ("SELECT active_pid FROM pg_replication_slots WHERE NOT temporary AND database = %s"
+                   " AND active_pid <> ALL (%s)")
+        answer.set()
+        new = wait_until(lambda: server.value(reading, (db, old), db), 20, "another apply reads")
+        wait_until(lambda: any(f"[{new}]" in line and "logical decoding" in line
+                               for line in server.log(since).splitlines()), 10, "it decodes")
+        os.kill(new, signal.SIGSTOP)
+        server.failpoint("")
+        try:
+            wait_until(lambda: server.tables("p", db)["public.b"]["owned_from"], 5, "b is handed over")
+        except Timeout:
+            pass  # apply has come by the truncate before it was stopped
+        finally:
+            os.kill(new, signal.SIGCONT)
+    finally:
+        server.failpoint("")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.a", "public.b"])

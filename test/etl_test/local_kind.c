@@ -106,14 +106,12 @@ write_row(const EtlTable *table, const char *row, uint32 len)
 	pfree(values.data);
 }
 
-/* An event of a truncate is the OIDs of its tables. */
+/* An event of a truncate is the OID of its table. */
 static void
 local_encode_truncate(const EtlOptions *options, const EtlOrigin *origin, uint64 ordinal,
-					  int nshapes, const EtlShape *const *shapes, bool cascade,
-					  bool restart_identity, StringInfo out)
+					  const EtlShape *shape, bool cascade, bool restart_identity, StringInfo out)
 {
-	for (int i = 0; i < nshapes; i++)
-		appendBinaryStringInfo(out, (const char *) &shapes[i]->relid, sizeof(Oid));
+	appendBinaryStringInfo(out, (const char *) &shape->relid, sizeof(Oid));
 }
 
 /* Empty the published generation of each table; SPI is connected. */
