@@ -79,7 +79,7 @@ pg_noreturn extern void etl_worker_exit(int code);
 extern void etl_worker_run(void (*body) (void));
 
 /* In a PG_CATCH block: report the ERROR, clean up, end with ETL_EXIT_AGAIN. */
-extern void etl_worker_fail(void) pg_attribute_noreturn();
+pg_noreturn extern void etl_worker_fail(void);
 
 /* Deterministic faults for tests; does nothing unless built with ETL_TEST. */
 #ifdef ETL_TEST
