@@ -32,7 +32,7 @@ CREATE TABLE etl.pipeline (
 -- Ids of events begin with the pipeline's: they must not come again when the
 -- extension is dropped and created anew.
 SELECT pg_catalog.setval('etl.pipeline_id_seq',
-                         pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())::bigint, false);
+                         (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000)::bigint, false);
 COMMENT ON TABLE etl.pipeline IS 'definitions of pipelines; use the functions of this schema to change them';
 
 CREATE TABLE etl.table_option (
