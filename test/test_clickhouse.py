@@ -92,7 +92,7 @@ def test_the_event_log_has_every_change(server, db, ch, lake, start):
 
 
 def parked(server, db, table):
-    return wait_until(lambda: (t := server.tables("p", db).get(table)) and t["state"] == "errored" and t,
+    return wait_until(lambda: (t := server.tables("p", db).get(table)) and t["state"] == "errored" and t["error"] and t,
                       30, f"{table} is parked")
 
 
