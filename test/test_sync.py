@@ -629,3 +629,40 @@ def test_pair_restarts_while_the_queue_of_a_catch_up_is_full(server, db, receive
     assert server.backends("etl sync", db) in ([], worker)
     assert_equal(server, db, receiver.state(), ["public.t"])
     assert copies(receiver, "t") == [1]
+
+
+@pytest.mark.parametrize("who", ["etl apply", "etl sync"])
+@pytest.mark.parametrize("change", ["TRUNCATE t", "ALTER TABLE t ADD COLUMN more int DEFAULT 7"])
+def test_catalogs_change_while_a_slot_is_made(server, db, receiver, who, change):
+    """A change from between the two waits of slot making is seen by what is decoded next."""
+    server.psql("""
+        CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1);
+        CREATE TABLE other (id int PRIMARY KEY);
+        CREATE PUBLICATION pub FOR TABLE t;
+        """, db)
+    if who == "etl sync":
+        webhook(server, db, receiver, options_=FAST)
+        server.wait_for("p", db)
+    since = server.log_size()
+
+    def logged(text):
+        wait_until(lambda: any(who in line and text in line for line in server.log(since).splitlines()), 30, text)
+
+    with server.connect(db, autocommit=False) as oldest, server.connect(db, autocommit=False) as changer:
+        oldest.execute("INSERT INTO other VALUES (1)")
+        if who == "etl apply":
+            webhook(server, db, receiver, options_=FAST)
+        else:
+            server.sql("SELECT etl.resync_table('p', 't')", db=db)
+        logged("found initial starting point")
+        changer.execute(change)
+        oldest.commit()
+        logged("found initial consistent point")
+        server.sql("INSERT INTO other VALUES (2)", db=db)
+        changer.commit()
+    server.sql("INSERT INTO t VALUES (2)", db=db)
+    server.wait_for("p", db)
+    server.sql("INSERT INTO t VALUES (3)", db=db)
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"])
+    assert "could not map filenode" not in server.log(since)
