@@ -120,7 +120,7 @@ def test_refused_truncate_parks_all_its_tables(server, db, receivers):
     receiver = receivers(lambda r: 400 if b'"event":"truncate"' in r.body else None)
     webhook(server, db, receiver, options_=QUICK)
     server.wait_for("p", db)
-    server.psql("INSERT INTO a VALUES (1, 'v'); INSERT INTO b VALUES (1, 'v'); TRUNCATE a, b;"
+    server.psql("INSERT INTO a VALUES (1, 'v'); INSERT INTO c VALUES (1, 'v'); TRUNCATE a, b;"
                 "INSERT INTO c VALUES (2, 'v')", db)
     assert server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
     states = {n: t["state"] for n, t in server.tables("p", db).items()}

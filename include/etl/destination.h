@@ -249,6 +249,9 @@ typedef struct EtlOrigin
 	XLogRecPtr	end_lsn;		/* stream: end of the commit record */
 	TimestampTz timestamp;		/* commit time, or start of the copy */
 	TransactionId xid;			/* Invalid in a copy */
+	bool		catch_up;		/* stream: by a sync worker, for its tables alone,
+								 * while apply may deliver other tables' changes
+								 * of the same transaction */
 } EtlOrigin;
 
 /*
@@ -435,7 +438,7 @@ typedef struct EtlDestinationRoutine
 	void		(*encode_relation) (const EtlOptions *options, const EtlOrigin *origin,
 									const EtlShape *shape, const EtlShape *previous, StringInfo out);
 	void		(*encode_truncate) (const EtlOptions *options, const EtlOrigin *origin,
-									uint64 ordinal, const EtlShape *shape,
+									uint64 ordinal, int nshapes, const EtlShape *const *shapes,
 									bool cascade, bool restart_identity, StringInfo out);
 	void		(*encode_copy_begin) (const EtlOptions *options, const EtlOrigin *origin,
 									  const EtlShape *shape, const char *reason, StringInfo out);

@@ -27,7 +27,8 @@ typedef struct EtlSenderCallbacks
 {
 	/*
 	 * A single row or event is refused, or a table cannot go on.  "table" is
-	 * the item's.  May call etl_sender_halt(): then the row stays, and
+	 * the item's, ETL_NO_TABLE for a truncate of several tables (found by
+	 * lsn and ordinal).  May call etl_sender_halt(): then the row stays, and
 	 * nothing behind it is sent.
 	 */
 	void		(*park) (void *arg, uint32 table, int sqlstate, const char *message, const char *hint,

@@ -36,9 +36,28 @@ sender_park(void *arg, uint32 table, int sqlstate, const char *message, const ch
 			XLogRecPtr lsn, uint64 ordinal)
 {
 	EtlWriter  *writer = arg;
+	ListCell   *lc;
 
 	if (table != ETL_NO_TABLE)
+	{
 		refuse(writer, writer->generations[table], sqlstate, message, hint, lsn, ordinal);
+		return;
+	}
+	foreach(lc, writer->truncates)
+	{
+		EtlTruncate *truncate = lfirst(lc);
+
+		if (truncate->lsn != lsn || truncate->ordinal != ordinal)
+			continue;
+		for (int i = 0; i < truncate->n; i++)
+			refuse(writer, writer->generations[truncate->generations[i]], sqlstate,
+				   message, hint, lsn, ordinal);
+		if (!writer->failing)
+		{
+			writer->truncates = foreach_delete_current(writer->truncates, lc);
+			pfree(truncate);
+		}
+	}
 }
 
 static void
@@ -129,6 +148,27 @@ count_run(EtlWriter *writer, EtlGeneration *generation, const int64 *counts, XLo
 		pg_atomic_write_u64(&slot->last_delivered_lsn, lsn);
 }
 
+/* A truncate of several tables counts for each; it is not needed any more. */
+static void
+count_truncate(EtlWriter *writer, const EtlItem *item)
+{
+	static const int64 one[ETL_TRUNCATE + 1] = {[ETL_TRUNCATE] = 1};
+	ListCell   *lc;
+
+	foreach(lc, writer->truncates)
+	{
+		EtlTruncate *truncate = lfirst(lc);
+
+		if (truncate->lsn != item->commit_lsn || truncate->ordinal != item->ordinal)
+			continue;
+		for (int i = 0; i < truncate->n; i++)
+			count_run(writer, writer->generations[truncate->generations[i]], one,
+					  item->commit_lsn);
+		writer->truncates = foreach_delete_current(writer->truncates, lc);
+		pfree(truncate);
+	}
+}
+
 void
 etl_writer_count(EtlWriter *writer, const EtlItem *items, int nitems)
 {
@@ -142,6 +182,11 @@ etl_writer_count(EtlWriter *writer, const EtlItem *items, int nitems)
 
 		if (item->op == 0 || item->op > ETL_TRUNCATE)
 			continue;
+		if (item->op == ETL_TRUNCATE && (item->flags & ETL_ITEM_EVENT))
+		{
+			count_truncate(writer, item);
+			continue;
+		}
 		if (item->table != table)
 		{
 			if (table != ETL_NO_TABLE)

@@ -227,34 +227,58 @@ static bool
 take_truncate(EtlWriter *writer, EtlIntake *intake, EtlRecord *record,
 			  uint64 position, bool joined)
 {
-	EtlGeneration *generation = etl_writer_generation(writer, record->table, record->generation);
-	EtlTableSlot *slot;
+	const EtlTruncatedTable *tables = (EtlTruncatedTable *) ETL_RECORD_KEY(record);
+	int			n = record->key_len / sizeof(EtlTruncatedTable);
+	EtlTruncate *truncate;
+	MemoryContext context;
+	bool		taken;
 
-	if (generation == NULL || generation->out)
-		return false;
-	generation->last_change = record->time;
-	if (writer->pipeline_lanes || writer->local)
-		return append(writer, intake, generation, record, position, joined, ETL_ITEM_EVENT);
-
-	if (writer->config->routine->truncate)
+	context = MemoryContextSwitchTo(EtlWorkerContext);
+	truncate = palloc0(offsetof(EtlTruncate, generations) + sizeof(uint32) * Max(n, 1));
+	truncate->lsn = record->lsn;
+	truncate->ordinal = record->ordinal;
+	for (int i = 0; i < n; i++)
 	{
-		MemoryContext context = MemoryContextSwitchTo(EtlWorkerContext);
-		TruncateStep *step = palloc(sizeof(TruncateStep));
+		EtlGeneration *generation = etl_writer_generation(writer, tables[i].table,
+														 tables[i].generation);
 
-		step->writer = writer;
-		step->generation = generation;
-		intake->taken++;
-		etl_lane_step(lane_for(writer, intake, generation), truncate_step, step,
-					  generation->index, position);
-		MemoryContextSwitchTo(context);
+		if (generation == NULL || generation->out)
+			continue;
+		generation->last_change = record->time;
+		truncate->generations[truncate->n++] = generation->index;
+		if (!writer->pipeline_lanes && !writer->local && writer->config->routine->truncate)
+		{
+			TruncateStep *step = palloc(sizeof(TruncateStep));
+
+			step->writer = writer;
+			step->generation = generation;
+			intake->taken++;
+			etl_lane_step(lane_for(writer, intake, generation), truncate_step, step,
+						  generation->index, position);
+		}
+		else if (!writer->pipeline_lanes && !writer->local)
+		{
+			/* nothing to do there, but delivered all the same */
+			EtlTableSlot *slot = &etl_shared->tables[generation->slot];
+
+			if (slot->relid == generation->relid)
+				pg_atomic_fetch_add_u64(&slot->truncates, 1);
+		}
+	}
+	MemoryContextSwitchTo(context);
+
+	if (truncate->n == 0 || (!writer->pipeline_lanes && !writer->local))
+	{
+		pfree(truncate);
 		return false;
 	}
-
-	/* nothing to do there, but delivered all the same */
-	slot = &etl_shared->tables[generation->slot];
-	if (slot->relid == generation->relid)
-		pg_atomic_fetch_add_u64(&slot->truncates, 1);
-	return false;
+	taken = append(writer, intake, truncate->n == 1 ?
+				   writer->generations[truncate->generations[0]] : NULL,
+				   record, position, joined, ETL_ITEM_EVENT);
+	context = MemoryContextSwitchTo(EtlWorkerContext);
+	writer->truncates = lappend(writer->truncates, truncate);
+	MemoryContextSwitchTo(context);
+	return taken;
 }
 
 /* ----------

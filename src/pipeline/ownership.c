@@ -34,7 +34,8 @@ void
 etl_ownership_decide(EtlPipelineShared *pipeline, XLogRecPtr end_lsn)
 {
 	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
-	pipeline->decided = end_lsn;
+	if (pipeline->decided < end_lsn)
+		pipeline->decided = end_lsn;
 	LWLockRelease(&pipeline->lock);
 }
 

@@ -29,8 +29,10 @@
  * Apply: every transaction that ends at or before "end_lsn" has been decided.
  * In begin_cb with the end of the transaction's commit record, when idle with
  * the end of what was read, and once before it starts reading with the
- * position it starts from (which may be lower than before: what follows is
- * decided again).
+ * position it starts from.  It never falls back, also when apply reads again
+ * from an older position: so a replay delivers no table of a transaction that
+ * the first run did not deliver, and the event of a TRUNCATE of several tables
+ * never comes with more of them under the same id.
  */
 extern void etl_ownership_decide(EtlPipelineShared *pipeline, XLogRecPtr end_lsn);
 

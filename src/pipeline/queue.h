@@ -35,7 +35,7 @@ typedef enum EtlRecordKind
 	ETL_RECORD_BEGIN,			/* before the first delivered change */
 	ETL_RECORD_COMMIT,			/* whenever BEGIN was sent */
 	ETL_RECORD_ROW,
-	ETL_RECORD_TRUNCATE,		/* options */
+	ETL_RECORD_TRUNCATE,		/* table slots, options */
 	ETL_RECORD_SHAPE,			/* a table's shape from here on */
 	ETL_RECORD_RULES,			/* new rule versions, for the writer to store */
 	ETL_RECORD_PARK,			/* a table leaves the stream here */
@@ -60,8 +60,9 @@ typedef enum EtlRecordKind
  *						the end of the commit record, time the commit time
  *	 ROW				key: encoded identity (memcmp-equal = same key) or empty;
  *						body: encoded row
- *	 TRUNCATE			of one table; body: encoded event, may be empty; flags:
- *						bit 0 cascade, bit 1 restart identity
+ *	 TRUNCATE			key: EtlTruncatedTable of each table; body: encoded
+ *						event, may be empty; flags: bit 0 cascade, bit 1
+ *						restart identity
  *	 SHAPE				key: serialised EtlShape (schema/shape.h); body: encoded
  *						relation event, may be empty
  *	 RULES				key: serialised rule changes (source/rules.h)
@@ -92,6 +93,12 @@ typedef struct EtlRecord
 
 #define ETL_RECORD_KEY(r)	((char *) (r) + MAXALIGN(sizeof(EtlRecord)))
 #define ETL_RECORD_BODY(r)	(ETL_RECORD_KEY(r) + MAXALIGN((r)->key_len))
+
+typedef struct EtlTruncatedTable
+{
+	uint32		table;			/* table slot */
+	uint32		generation;
+} EtlTruncatedTable;
 
 typedef struct EtlParkInfo
 {

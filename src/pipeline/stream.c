@@ -71,6 +71,7 @@ etl_stream_create_sync(EtlConfig *config, EtlQueue *queue, int ntables,
 	ListCell   *lc;
 
 	stream->is_sync = true;
+	stream->origin.catch_up = true;
 	stream->ntables = ntables;
 	stream->tables = tables;
 	foreach(lc, rules)
@@ -636,40 +637,47 @@ stream_change(void *arg, ReorderBufferTXN *txn, uint64 ordinal, Relation relatio
 	MemoryContextReset(stream->change_context);
 }
 
-/*
- * One record, and one event, for each table: who delivers which of them
- * differs between tables and between runs, and an event that is sent again
- * under its id must be the same event.
- */
+/* TRUNCATE of tables that share one record, and one event. */
 static void
-put_truncate(EtlStream *stream, EtlStreamRelation *entry, uint64 ordinal, bool cascade, bool restart)
+put_truncate(EtlStream *stream, uint64 ordinal, int n, const EtlShape *const *shapes,
+			 const EtlTruncatedTable *tables, bool cascade, bool restart)
 {
 	const EtlDestinationRoutine *routine = stream->config->routine;
-	EtlRecord	record = {.kind = ETL_RECORD_TRUNCATE};
+	EtlRecord	record = {.kind = ETL_RECORD_TRUNCATE,.table = ETL_NO_TABLE};
 
 	etl_stream_begin_record(stream);
 	reset_buffer(&stream->body);
 	if (routine->encode_truncate)
-		routine->encode_truncate(stream->config->options, &stream->origin, ordinal,
-								 entry->shape, cascade, restart, &stream->body);
+		routine->encode_truncate(stream->config->options, &stream->origin, ordinal, n,
+								 shapes, cascade, restart, &stream->body);
 	record.flags = (cascade ? ETL_RECORD_CASCADE : 0) |
 		(restart ? ETL_RECORD_RESTART_IDENTITY : 0);
 	record.op = ETL_TRUNCATE;
-	record.table = entry->slot;
-	record.generation = entry->owned.generation;
+	record.n = n;
 	record.lsn = stream->origin.commit_lsn;
 	record.ordinal = ordinal;
 	record.time = stream->origin.timestamp;
-	etl_queue_put(stream->queue, &record, NULL, 0, stream->body.data, stream->body.len);
+	etl_queue_put(stream->queue, &record, (const char *) tables, n * sizeof(EtlTruncatedTable),
+				  stream->body.data, stream->body.len);
 	stream->delivered++;
 }
 
+/*
+ * Apply puts one record for all tables of the statement that it delivers.
+ * Sync workers may deliver others of the same statement, so their records are
+ * of one table each, and their events have ids of their own (origin.catch_up).
+ */
 static void
 stream_truncate(void *arg, ReorderBufferTXN *txn, uint64 ordinal, int nrelations,
 				Relation *relations, ReorderBufferChange *change)
 {
 	EtlStream  *stream = arg;
 	MemoryContext caller = MemoryContextSwitchTo(stream->change_context);
+	const EtlShape **shapes = palloc(sizeof(EtlShape *) * Max(nrelations, 1));
+	EtlTruncatedTable *tables = palloc(sizeof(EtlTruncatedTable) * Max(nrelations, 1));
+	bool		cascade = change->data.truncate.cascade;
+	bool		restart = change->data.truncate.restart_seqs;
+	int			n = 0;
 
 	for (int i = 0; i < nrelations; i++)
 	{
@@ -678,11 +686,21 @@ stream_truncate(void *arg, ReorderBufferTXN *txn, uint64 ordinal, int nrelations
 		if (entry == NULL)
 			continue;
 		if (entry->abilities & ETL_TRUNCATE_IS_ROW)
+		{
 			deliver_truncate(stream, entry, ordinal);
-		else
-			put_truncate(stream, entry, ordinal, change->data.truncate.cascade,
-						 change->data.truncate.restart_seqs);
+			continue;
+		}
+		shapes[n] = entry->shape;
+		tables[n].table = entry->slot;
+		tables[n++].generation = entry->owned.generation;
 	}
+	if (stream->is_sync)
+	{
+		for (int i = 0; i < n; i++)
+			put_truncate(stream, ordinal, 1, &shapes[i], &tables[i], cascade, restart);
+	}
+	else if (n > 0)
+		put_truncate(stream, ordinal, n, shapes, tables, cascade, restart);
 	stream->encoding = false;
 	MemoryContextSwitchTo(caller);
 	MemoryContextReset(stream->change_context);

@@ -142,6 +142,15 @@ struct EtlPending
 	EtlShape   *shape;
 };
 
+/* A truncate of several tables under way: whom to blame if it is refused. */
+typedef struct EtlTruncate
+{
+	XLogRecPtr	lsn;
+	uint64		ordinal;
+	int			n;
+	uint32		generations[FLEXIBLE_ARRAY_MEMBER];
+} EtlTruncate;
+
 struct EtlWriter
 {
 	EtlConfig  *config;
@@ -158,6 +167,7 @@ struct EtlWriter
 	int			allocated_generations;
 	EtlGeneration *last;		/* of the last look-up */
 	EtlTracked **tracked;		/* by table slot */
+	List	   *truncates;
 	uint64		tables_version; /* of the last scan */
 	bool		scan;			/* look at all table slots */
 	bool		tables_full;	/* a table found no slot */

@@ -106,12 +106,14 @@ write_row(const EtlTable *table, const char *row, uint32 len)
 	pfree(values.data);
 }
 
-/* An event of a truncate is the OID of its table. */
+/* An event of a truncate is the OIDs of its tables. */
 static void
 local_encode_truncate(const EtlOptions *options, const EtlOrigin *origin, uint64 ordinal,
-					  const EtlShape *shape, bool cascade, bool restart_identity, StringInfo out)
+					  int nshapes, const EtlShape *const *shapes, bool cascade,
+					  bool restart_identity, StringInfo out)
 {
-	appendBinaryStringInfo(out, (const char *) &shape->relid, sizeof(Oid));
+	for (int i = 0; i < nshapes; i++)
+		appendBinaryStringInfo(out, (const char *) &shapes[i]->relid, sizeof(Oid));
 }
 
 /* Empty the published generation of each table; SPI is connected. */

@@ -226,7 +226,11 @@ close_event(const EtlOptions *options, StringInfo out)
 		appendStringInfoChar(out, '}');
 }
 
-/* Head of an event with a place in a transaction; "subject" of a truncate. */
+/*
+ * Head of an event with a place in a transaction.  A change of several tables
+ * (TRUNCATE) has one number; what a sync worker sends of it, for "subject"
+ * alone, has the table in its id, so that it is not taken for apply's event.
+ */
 static void
 put_head(const EtlOptions *options, const EtlOrigin *origin, const char *event, uint64 ordinal,
 		 const EtlShape *subject, StringInfo out)
@@ -236,7 +240,7 @@ put_head(const EtlOptions *options, const EtlOrigin *origin, const char *event, 
 	char		id[WEBHOOK_ID_LEN];
 
 	webhook_sequence(sequence, origin->commit_lsn, ordinal);
-	if (subject)
+	if (origin->catch_up && subject)
 		snprintf(id, sizeof(id), "%u/%s/%u", (unsigned) origin->epoch, sequence, subject->relid);
 	else
 		snprintf(id, sizeof(id), "%u/%s", (unsigned) origin->epoch, sequence);
@@ -285,20 +289,22 @@ webhook_encode_commit(const EtlOptions *options, const EtlOrigin *origin, uint64
 	close_event(options, out);
 }
 
-/*
- * One table's part of a TRUNCATE.  The parts have the number of the change in
- * common; their ids differ by the table.
- */
 void
 webhook_encode_truncate(const EtlOptions *options, const EtlOrigin *origin, uint64 ordinal,
-						const EtlShape *shape, bool cascade, bool restart_identity, StringInfo out)
+						int nshapes, const EtlShape *const *shapes,
+						bool cascade, bool restart_identity, StringInfo out)
 {
 	if (!webhook_wants(options, WEBHOOK_TRUNCATE))
 		return;
-	put_head(options, origin, "truncate", ordinal, shape, out);
+	put_head(options, origin, "truncate", ordinal, nshapes == 1 ? shapes[0] : NULL, out);
 	appendStringInfo(out, ",\"options\":{\"cascade\":%s,\"restart_identity\":%s},\"truncated_tables\":[",
 					 cascade ? "true" : "false", restart_identity ? "true" : "false");
-	put_table(out, shape);
+	for (int i = 0; i < nshapes; i++)
+	{
+		if (i > 0)
+			appendStringInfoChar(out, ',');
+		put_table(out, shapes[i]);
+	}
 	appendStringInfoChar(out, ']');
 	close_event(options, out);
 }

@@ -13,8 +13,7 @@
  * position of its first event and the number of events, one of a copy by
  * table, generation and first row (or its begin or end).  A relation has no
  * position of its own; when it comes first, its own id is added to the
- * position of what is behind it.  The truncates of one statement share their
- * position, so their tables are named, too.
+ * position of what is behind it.
  *
  *-------------------------------------------------------------------------
  */
@@ -107,6 +106,7 @@ put_position(StringInfo out, const EtlBatch *batch)
 	}
 	if (item->op == ETL_TRUNCATE && (id = item_id(item)) != NULL)
 	{
+		/* a sync worker's have the table in it */
 		appendStringInfoString(out, id);
 		return;
 	}

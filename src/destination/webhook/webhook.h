@@ -90,7 +90,7 @@ extern void webhook_encode_commit(const EtlOptions *options, const EtlOrigin *or
 extern void webhook_encode_relation(const EtlOptions *options, const EtlOrigin *origin,
 									const EtlShape *shape, const EtlShape *previous, StringInfo out);
 extern void webhook_encode_truncate(const EtlOptions *options, const EtlOrigin *origin,
-									uint64 ordinal, const EtlShape *shape,
+									uint64 ordinal, int nshapes, const EtlShape *const *shapes,
 									bool cascade, bool restart_identity, StringInfo out);
 extern void webhook_encode_copy_begin(const EtlOptions *options, const EtlOrigin *origin,
 									  const EtlShape *shape, const char *reason, StringInfo out);
