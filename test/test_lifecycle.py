@@ -207,6 +207,27 @@ def test_owner_dropped(server, db, receiver):
     gone(server, db)
 
 
+def test_owner_loses_replication(server, db, receiver):
+    """Noticed while changes flow, within ten seconds; the right given back, a start goes on."""
+    table(server, db)
+    role = f"lost_{db}"
+    server.sql(f"CREATE ROLE {role} REPLICATION LOGIN")
+    server.sql(f"GRANT SELECT ON t TO {role}; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA etl TO {role}", db=db)
+    server.sql("CREATE SERVER s FOREIGN DATA WRAPPER etl_webhook " + options({"url": receiver.url}), db=db)
+    server.sql(f"GRANT USAGE ON FOREIGN SERVER s TO {role}", db=db)
+    with server.connect(db, role) as c:
+        c.execute("SELECT etl.create_pipeline('p', publication => 'pub', destination => 's')")
+        c.execute("SELECT etl.start_pipeline('p')")
+    server.wait_for("p", db)
+    server.sql(f"ALTER ROLE {role} NOREPLICATION")
+    server.sql("INSERT INTO t SELECT max(id) + 1 FROM t", db=db)
+    assert "REPLICATION" in failed(server, db)["problem"]
+    server.sql(f"ALTER ROLE {role} REPLICATION")
+    server.sql("SELECT etl.start_pipeline('p')", db=db)
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"])
+
+
 # -- slots -------------------------------------------------------------------------
 
 

@@ -136,9 +136,8 @@ mapping_options(Oid owner, Oid server)
 	return options;
 }
 
-/* The owner must exist and may use what the pipeline uses, at every start. */
-static void
-check_owner(EtlConfig *config)
+void
+etl_config_check_owner(const EtlConfig *config)
 {
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(config->owner)))
 		ereport(ERROR,
@@ -269,7 +268,7 @@ etl_config_load(int64 pipeline_id, bool secrets, MemoryContext parent)
 	config->source = psprintf("/etl/" UINT64_FORMAT "/%u/" INT64_FORMAT,
 							  GetSystemIdentifier(), MyDatabaseId, pipeline_id);
 	if (!config->dropping)
-		check_owner(config);
+		etl_config_check_owner(config);
 	load_options(config, options, secrets);
 	if (config->options != NULL)
 	{

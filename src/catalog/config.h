@@ -106,6 +106,12 @@ extern EtlConfig *etl_config_load_destination(Oid server, Oid role, MemoryContex
 extern EtlOptions *etl_config_table_options(const EtlConfig *config, const char *schema_name,
 											const char *table_name);
 
+/*
+ * The owner must exist and be superuser or have REPLICATION: ERROR otherwise.
+ * In a bracket; at every start, and every ten seconds while changes flow.
+ */
+extern void etl_config_check_owner(const EtlConfig *config);
+
 extern EtlOnError etl_config_on_error(const EtlOptions *table_options);
 
 /* What the kind declares for a table with these options.  Pure. */

@@ -78,21 +78,24 @@ etl_writer_log_trouble(EtlWriter *writer, const EtlResult *result)
 	pending->hint = etl_pending_text(writer, result->hint);
 }
 
-/* A worker of the pipeline died of an ERROR: it could not write that itself. */
+/*
+ * Trouble of others: of a worker that died of an ERROR and could not write
+ * that itself, or of a copying sync worker.
+ */
 void
-etl_writer_log_death(EtlWriter *writer)
+etl_writer_log_others(EtlWriter *writer)
 {
 	EtlPipelineShared *pipeline = writer->pipeline;
 	EtlResult	result;
 	bool		died;
 
 	/* unlocked: whoever sets it wakes us afterwards */
-	if (!pipeline->death_unlogged)
+	if (!pipeline->error_unlogged)
 		return;
 	memset(&result, 0, sizeof(result));
 	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
-	died = pipeline->death_unlogged;
-	pipeline->death_unlogged = false;
+	died = pipeline->error_unlogged;
+	pipeline->error_unlogged = false;
 	result.sqlstate = pipeline->last_sqlstate;
 	strlcpy(result.message, pipeline->last_error, sizeof(result.message));
 	LWLockRelease(&pipeline->lock);

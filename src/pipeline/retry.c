@@ -58,6 +58,14 @@ etl_backoff_failed(EtlBackoff *backoff, const EtlConfig *config, const EtlResult
 	pg_atomic_fetch_add_u64(&etl_worker_pipeline->retries, 1);
 	etl_shmem_report_error(etl_worker_pipeline, result->sqlstate,
 						   result->message, backoff->next, endpoint);
+	if (news && etl_worker_role == ETL_ROLE_SYNC)
+	{
+		/* the transaction it is in is the copy's: the writer logs it */
+		LWLockAcquire(&etl_worker_pipeline->lock, LW_EXCLUSIVE);
+		etl_worker_pipeline->error_unlogged = true;
+		LWLockRelease(&etl_worker_pipeline->lock);
+		etl_shmem_wake_pipeline(etl_worker_pipeline);
+	}
 	if (news)
 		ereport(LOG,
 				(errcode(result->sqlstate),

@@ -137,6 +137,9 @@ statistics_body(void *arg)
 
 	if (!etl_extension_present())
 		return;
+
+	/* an ERROR ends the pair, and the next start fails with it */
+	etl_config_check_owner(writer->config);
 	etl_store_statistics(writer->pipeline);
 	etl_store_prune_rules(writer->pipeline->id,
 						  pg_atomic_read_u64(&writer->pipeline->confirmed_lsn));
@@ -303,7 +306,7 @@ turn(EtlWriter *writer)
 
 	etl_writer_watch(writer);
 	etl_writer_watch_syncs(writer);
-	etl_writer_log_death(writer);
+	etl_writer_log_others(writer);
 
 	took = etl_writer_take(writer);
 	if (writer->scan ||
@@ -387,7 +390,7 @@ writer_body(void)
 	EtlWriter  *writer = etl_writer_start();
 
 	/* before a success clears what the last one died of */
-	etl_writer_log_death(writer);
+	etl_writer_log_others(writer);
 	etl_writer_connect(writer);
 	if (etl_worker_should_stop())
 		end_in_good_order(writer);

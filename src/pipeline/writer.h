@@ -255,7 +255,7 @@ extern void etl_writer_handover(EtlWriter *writer, EtlIntake *intake, uint64 pos
 extern void etl_writer_scan(EtlWriter *writer);
 
 /* feedback.c */
-extern void etl_writer_log_death(EtlWriter *writer);
+extern void etl_writer_log_others(EtlWriter *writer);
 extern void etl_writer_log_trouble(EtlWriter *writer, const EtlResult *result);
 extern void etl_writer_count(EtlWriter *writer, const EtlItem *items, int nitems);
 extern const EtlSenderCallbacks etl_writer_callbacks;

@@ -232,8 +232,8 @@ typedef struct EtlPipelineShared
 	int			last_sqlstate;
 	char		last_error[ETL_ERROR_TEXT_LEN];
 	TimestampTz last_error_time;
-	bool		death_unlogged; /* a worker died of last_error, and the next
-								 * writer has not logged it yet */
+	bool		error_unlogged; /* last_error is of a worker that cannot write
+								 * tables: the writer logs it */
 	TimestampTz next_retry_time;	/* 0: not retrying */
 	bool		endpoint_trouble;	/* last error is the endpoint's */
 	EtlPoison	poison;

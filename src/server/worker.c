@@ -395,7 +395,7 @@ etl_worker_fail(void)
 							   edata->message ? edata->message : "unknown error",
 							   0, false);
 		LWLockAcquire(&etl_worker_pipeline->lock, LW_EXCLUSIVE);
-		etl_worker_pipeline->death_unlogged = true;
+		etl_worker_pipeline->error_unlogged = true;
 		LWLockRelease(&etl_worker_pipeline->lock);
 	}
 	RESUME_INTERRUPTS();
