@@ -127,7 +127,7 @@ make_slot(const char *name)
 		exit_if_stopped();
 
 		/* nothing may be handed over to a slot that is not there yet */
-		etl_ownership_decide(pipeline, InvalidXLogRecPtr);
+		etl_ownership_forget(pipeline);
 		if (!etl_slot_drop(name))
 		{
 			(void) etl_worker_wait(100);

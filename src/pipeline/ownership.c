@@ -65,6 +65,14 @@ etl_ownership_held(EtlPipelineShared *pipeline)
 	return TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
 }
 
+void
+etl_ownership_forget(EtlPipelineShared *pipeline)
+{
+	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
+	pipeline->decided = InvalidXLogRecPtr;
+	LWLockRelease(&pipeline->lock);
+}
+
 bool
 etl_ownership_lookup(EtlPipelineShared *pipeline, uint32 slot, Oid relid,
 					 XLogRecPtr commit_lsn, EtlOwnership *owned)

@@ -36,6 +36,9 @@
  */
 extern void etl_ownership_decide(EtlPipelineShared *pipeline, XLogRecPtr end_lsn);
 
+/* Apply: the pipeline's slot is about to be made: nothing is decided. */
+extern void etl_ownership_forget(EtlPipelineShared *pipeline);
+
 /*
  * Apply: the generation that a change committed at "commit_lsn" goes to.
  * False when it is not apply's to deliver: no generation handed over yet,
