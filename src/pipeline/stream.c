@@ -110,8 +110,8 @@ etl_stream_shapes_put(EtlStream *stream)
  * Records
  * ----------
  */
-static void
-reset_buffer(StringInfo buffer)
+void
+etl_stream_reset_buffer(StringInfo buffer)
 {
 	if (buffer->maxlen > KEEP_BUFFER_SIZE)
 	{
@@ -275,220 +275,9 @@ etl_stream_handover(EtlStream *stream, XLogRecPtr owned_from)
 }
 
 /* ----------
- * Rows
+ * Changes that break the encoder
  * ----------
  */
-
-/*
- * Fill unchanged TOAST of the new row from the old one, and list what stays
- * unknown.  The result lives in the change's context.
- */
-static Bitmapset *
-find_missing(EtlStreamRelation *entry, bool have_old)
-{
-	Bitmapset  *missing = NULL;
-
-	for (int i = 0; i < entry->shape->ncolumns; i++)
-	{
-		int			att = entry->shape->columns[i].attnum - 1;
-		TupleTableSlot *row = entry->new_row;
-		TupleTableSlot *old = entry->old_row;
-
-		if (!entry->shape->columns[i].toastable || row->tts_isnull[att] ||
-			!VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(row->tts_values[att])))
-			continue;
-		if (have_old && !old->tts_isnull[att] &&
-			!VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(old->tts_values[att])))
-			row->tts_values[att] = old->tts_values[att];
-		else
-			missing = bms_add_member(missing, att + 1);
-	}
-	return missing;
-}
-
-/* Do the two rows differ in a column of the key? */
-static bool
-key_changed(EtlStreamRelation *entry)
-{
-	TupleDesc	desc = entry->new_row->tts_tupleDescriptor;
-
-	for (int i = 0; i < entry->shape->ncolumns; i++)
-	{
-		int			att = entry->shape->columns[i].attnum - 1;
-		Form_pg_attribute form = TupleDescAttr(desc, att);
-
-		if (entry->shape->columns[i].key_position == 0)
-			continue;
-		if (entry->new_row->tts_isnull[att] != entry->old_row->tts_isnull[att])
-			return true;
-		if (entry->new_row->tts_isnull[att])
-			continue;
-		if (form->attlen == -1 &&
-			VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(entry->new_row->tts_values[att])))
-			continue;			/* unchanged, by definition */
-		if (!datum_image_eq(entry->new_row->tts_values[att], entry->old_row->tts_values[att],
-							form->attbyval, form->attlen))
-			return true;
-	}
-	return false;
-}
-
-/*
- * The row's key, byte-equal for equal values of one table: what the writer
- * finds earlier rows of the same key by.
- */
-static void
-encode_key(EtlStream *stream, EtlStreamRelation *entry, TupleTableSlot *row)
-{
-	reset_buffer(&stream->key);
-
-	/* a row that comes and goes unseen could be taken for another */
-	if (!entry->keyed || (entry->rule->operations & ETL_PUBLISH_ROWS) != ETL_PUBLISH_ROWS)
-		return;
-	for (int i = 0; i < entry->shape->ncolumns; i++)
-	{
-		int			att = entry->shape->columns[i].attnum - 1;
-		Form_pg_attribute form = TupleDescAttr(row->tts_tupleDescriptor, att);
-		Datum		value = row->tts_values[att];
-
-		if (entry->shape->columns[i].key_position == 0)
-			continue;
-		if (row->tts_isnull[att] ||
-			(form->attlen == -1 && VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(value))))
-		{
-			reset_buffer(&stream->key);
-			return;
-		}
-		if (form->attbyval)
-			appendBinaryStringInfo(&stream->key, (const char *) &value, sizeof(value));
-		else
-		{
-			struct varlena *packed = form->attlen == -1 ?
-				pg_detoast_datum_packed((struct varlena *) DatumGetPointer(value)) : NULL;
-			const char *bytes = packed ? VARDATA_ANY(packed) : DatumGetPointer(value);
-			uint32		len = packed ? VARSIZE_ANY_EXHDR(packed) :
-				(form->attlen == -2 ? strlen(bytes) : form->attlen);
-
-			appendBinaryStringInfo(&stream->key, (const char *) &len, sizeof(len));
-			appendBinaryStringInfo(&stream->key, bytes, len);
-		}
-	}
-}
-
-/* Encode one image and put it.  False when the table was parked over it. */
-static bool
-put_row(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
-{
-	EtlRecord	record = {.kind = ETL_RECORD_ROW};
-	EtlValueError error;
-
-	reset_buffer(&stream->body);
-	if (!stream->config->routine->encode_row(entry->codec, change, &stream->body, &error))
-	{
-		const EtlColumn *column = etl_shape_column(entry->shape, error.attnum);
-
-		etl_stream_park(stream, entry, change->position.ordinal, error.sqlstate,
-						psprintf("column \"%s\" of table \"%s.%s\": %s",
-								 column ? column->name : "?", entry->shape->schema_name,
-								 entry->shape->table_name, error.message), NULL);
-		return false;
-	}
-	if (stream->body.len == 0)
-		return true;			/* the destination does not want it */
-
-	etl_stream_begin_record(stream);
-	record.op = change->op;
-	record.sub = change->position.sub;
-	if (change->missing)
-		record.flags |= ETL_RECORD_INCOMPLETE;
-	if (entry->keyed && change->op == ETL_UPDATE && change->position.sub == 0 &&
-		change->old_row && key_changed(entry))
-		record.flags |= ETL_RECORD_KEY_CHANGED;
-	record.table = entry->slot;
-	record.generation = entry->owned.generation;
-	record.version = entry->shape->version;
-	record.lsn = stream->origin.commit_lsn;
-	record.ordinal = change->position.ordinal;
-	record.time = stream->origin.timestamp;
-	if (change->op == ETL_TRUNCATE)
-		reset_buffer(&stream->key);
-	else
-		encode_key(stream, entry, change->new_row ? change->new_row : change->old_row);
-	etl_queue_put(stream->queue, &record, stream->key.data, stream->key.len,
-				  stream->body.data, stream->body.len);
-	return true;
-}
-
-/* A key-changing update as a delete of the old key and the new row. */
-static void
-put_split(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
-{
-	EtlChange	old = *change;
-
-	old.op = ETL_DELETE;
-	old.new_row = NULL;
-	old.missing = NULL;
-	if (!put_row(stream, entry, &old))
-		return;
-	change->position.sub = 1;
-	(void) put_row(stream, entry, change);
-}
-
-static void
-deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation op,
-			uint64 ordinal, HeapTuple new_tuple, HeapTuple old_tuple)
-{
-	EtlChange	change;
-	bool		full = entry->shape->replica_identity == REPLICA_IDENTITY_FULL;
-
-	memset(&change, 0, sizeof(change));
-	change.op = op;
-	change.position.epoch = stream->origin.epoch;
-	change.position.commit_lsn = stream->origin.commit_lsn;
-	change.position.ordinal = ordinal;
-	change.origin = &stream->origin;
-	if (new_tuple)
-	{
-		ExecStoreHeapTuple(new_tuple, entry->new_row, false);
-		slot_getallattrs(entry->new_row);
-		change.new_row = entry->new_row;
-	}
-	if (old_tuple)
-	{
-		ExecStoreHeapTuple(old_tuple, entry->old_row, false);
-		slot_getallattrs(entry->old_row);
-		change.old_row = entry->old_row;
-		change.old_kind = full ? ETL_OLD_FULL : ETL_OLD_KEY;
-	}
-	if (op == ETL_UPDATE)
-		change.missing = find_missing(entry, old_tuple != NULL);
-
-	if (op == ETL_UPDATE && old_tuple && entry->shape->nkeys > 0 &&
-		(entry->abilities & ETL_SPLIT_KEY_CHANGE) && key_changed(entry))
-		put_split(stream, entry, &change);
-	else
-		(void) put_row(stream, entry, &change);
-
-	ExecClearTuple(entry->new_row);
-	ExecClearTuple(entry->old_row);
-	stream->delivered++;
-}
-
-/* A truncate of one table, where that is a row like others. */
-static void
-deliver_truncate(EtlStream *stream, EtlStreamRelation *entry, uint64 ordinal)
-{
-	EtlChange	change;
-
-	memset(&change, 0, sizeof(change));
-	change.op = ETL_TRUNCATE;
-	change.position.epoch = stream->origin.epoch;
-	change.position.commit_lsn = stream->origin.commit_lsn;
-	change.position.ordinal = ordinal;
-	change.origin = &stream->origin;
-	(void) put_row(stream, entry, &change);
-	stream->delivered++;
-}
 
 /* Is this the change that made the last run die? */
 static bool
@@ -617,17 +406,17 @@ stream_change(void *arg, ReorderBufferTXN *txn, uint64 ordinal, Relation relatio
 		case REORDER_BUFFER_CHANGE_INSERT:
 			entry = start_change(stream, relation, ETL_PUBLISH_INSERT, ordinal);
 			if (entry && new_tuple)
-				deliver_row(stream, entry, ETL_INSERT, ordinal, new_tuple, NULL);
+				etl_stream_deliver_row(stream, entry, ETL_INSERT, ordinal, new_tuple, NULL);
 			break;
 		case REORDER_BUFFER_CHANGE_UPDATE:
 			entry = start_change(stream, relation, ETL_PUBLISH_UPDATE, ordinal);
 			if (entry && new_tuple)
-				deliver_row(stream, entry, ETL_UPDATE, ordinal, new_tuple, old_tuple);
+				etl_stream_deliver_row(stream, entry, ETL_UPDATE, ordinal, new_tuple, old_tuple);
 			break;
 		case REORDER_BUFFER_CHANGE_DELETE:
 			entry = start_change(stream, relation, ETL_PUBLISH_DELETE, ordinal);
 			if (entry && old_tuple)
-				deliver_row(stream, entry, ETL_DELETE, ordinal, NULL, old_tuple);
+				etl_stream_deliver_row(stream, entry, ETL_DELETE, ordinal, NULL, old_tuple);
 			break;
 		default:
 			break;
@@ -646,7 +435,7 @@ put_truncate(EtlStream *stream, uint64 ordinal, int n, const EtlShape *const *sh
 	EtlRecord	record = {.kind = ETL_RECORD_TRUNCATE,.table = ETL_NO_TABLE};
 
 	etl_stream_begin_record(stream);
-	reset_buffer(&stream->body);
+	etl_stream_reset_buffer(&stream->body);
 	if (routine->encode_truncate)
 		routine->encode_truncate(stream->config->options, &stream->origin, ordinal, n,
 								 shapes, cascade, restart, &stream->body);
@@ -687,7 +476,7 @@ stream_truncate(void *arg, ReorderBufferTXN *txn, uint64 ordinal, int nrelations
 			continue;
 		if (entry->abilities & ETL_TRUNCATE_IS_ROW)
 		{
-			deliver_truncate(stream, entry, ordinal);
+			etl_stream_deliver_truncate(stream, entry, ordinal);
 			continue;
 		}
 		shapes[n] = entry->shape;

@@ -104,7 +104,13 @@ extern void etl_stream_add_rule(EtlStream *stream, const EtlRule *rule);
 extern void etl_stream_commit_rules(EtlStream *stream);
 extern void etl_stream_touch(EtlStream *stream, Oid relid);
 
+/* stream_row.c */
+extern void etl_stream_deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation op,
+								   uint64 ordinal, HeapTuple new_tuple, HeapTuple old_tuple);
+extern void etl_stream_deliver_truncate(EtlStream *stream, EtlStreamRelation *entry, uint64 ordinal);
+
 /* stream.c */
+extern void etl_stream_reset_buffer(StringInfo buffer);
 extern void etl_stream_begin_record(EtlStream *stream);
 extern void etl_stream_announce(EtlStream *stream, EtlStreamRelation *entry, const EtlShape *previous);
 extern void etl_stream_put_resync(EtlStream *stream, EtlStreamRelation *entry, EtlCopyReason reason);
