@@ -95,6 +95,32 @@ def test_s04_a_gap_is_noticed(server, db, receiver, how):
     drop(server, db)
 
 
+def test_s04_a_resync_is_seen_before_the_gap(server, db, receiver):
+    """The order in which the new pair sees the user's answer and the gap does not matter."""
+    table(server, db, "s04")
+    webhook(server, db, receiver, options_=FAST)
+    server.psql("INSERT INTO s04 VALUES (1)", db)
+    server.wait_for("p", db)
+    slot = stopped(server, db)
+    server.psql("INSERT INTO s04 VALUES (2)", db)
+    server.sql("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (slot,), db)
+    start(server, db)
+    wait_until(lambda: server.status("p", db)["state"] == "failed", 20, "failed")
+    since = server.log_size()
+    server.failpoint("apply_before_slot=wait:1")
+    try:
+        server.sql("SELECT etl.resync_pipeline('p')", db=db)
+        wait_until(lambda: 'failpoint "apply_before_slot"' in server.log(since), 20, "apply waits")
+        start(server, db)
+        wait_until(lambda: server.value("SELECT resync_done = 1 FROM etl.pipeline_state", db=db), 20, "the writer has seen it")
+    finally:
+        server.failpoint("")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.s04"])
+    assert keys(receiver.state(), "public.s04") == [1, 2]
+    drop(server, db)
+
+
 def test_c10_deletes_in_the_gap_of_a_lost_slot_arrive(server, db, receiver):
     table(server, db, "c10", "id int PRIMARY KEY, v text")
     server.psql("INSERT INTO c10 VALUES (1, 'a'), (2, 'b'), (3, 'c')", db)

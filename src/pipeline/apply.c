@@ -199,6 +199,7 @@ acquire_slot(void)
 	const char *name = NameStr(pipeline->slot_name);
 	bool		created;
 
+	ETL_FAILPOINT("apply_before_slot");
 	LWLockAcquire(&pipeline->lock, LW_SHARED);
 	created = pipeline->slot_created;
 	LWLockRelease(&pipeline->lock);

@@ -87,7 +87,9 @@ begin_again_body(void *arg)
 static void
 answer_lost_slot(EtlWriter *writer)
 {
-	bool		told = writer->config->resync_requests > writer->resync_done;
+	/* apply looks at the slot once, at its start: before or after we saw the request */
+	bool		told = writer->resync_told ||
+		writer->config->resync_requests > writer->resync_done;
 
 	if (writer->moved && !told)
 		etl_writer_fail(writer, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -277,6 +279,7 @@ resync_all(EtlWriter *writer, int64 requests)
 			etl_writer_renew(writer, tracked, NULL, 0, ETL_COPY_RESYNC, true);
 	}
 	writer->resync_done = requests;
+	writer->resync_told = true;
 	pending = etl_pending_new(writer, store_resync_done, NULL, 0);
 	pending->number = (uint64) requests;
 }

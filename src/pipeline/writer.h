@@ -189,6 +189,7 @@ struct EtlWriter
 	TimestampTz reloaded;		/* PgReloadTime of the config */
 	const char *allowed_hosts;	/* etl.allowed_hosts at the start */
 	int64		resync_done;	/* of the pipeline */
+	bool		resync_told;	/* resync_pipeline() was acted on by this process */
 	bool		moved;			/* the files are another copy than the last ones */
 	bool		slot_pending;
 
