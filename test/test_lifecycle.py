@@ -228,6 +228,20 @@ def test_owner_loses_replication(server, db, receiver):
     assert_equal(server, db, receiver.state(), ["public.t"])
 
 
+def test_resync_of_a_stopped_pipeline(server, db, receiver):
+    """Acted on at the next start, and waited for."""
+    table(server, db)
+    webhook(server, db, receiver)
+    server.wait_for("p", db)
+    server.sql("SELECT etl.stop_pipeline('p')", db=db)
+    wait_until(lambda: not workers(server, db), 10, "stopped")
+    server.sql("SELECT etl.resync_pipeline('p')", db=db)
+    server.sql("SELECT etl.start_pipeline('p')", db=db)
+    server.wait_for("p", db)
+    assert server.tables("p", db)["public.t"]["generation"] == 2
+    assert_equal(server, db, receiver.state(), ["public.t"])
+
+
 # -- slots -------------------------------------------------------------------------
 
 

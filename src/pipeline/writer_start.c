@@ -490,6 +490,13 @@ etl_writer_start(void)
 	writer->intakes[0].queue = etl_queue_create(writer->config->queue_size);
 	etl_queue_set_consumer(writer->intakes[0].queue);
 	publish(writer, start.restarted);
+	/* resync_pipeline() of a stopped pipeline: the first look acts on it */
+	if (writer->config->resync_requests > writer->resync_done)
+	{
+		if (writer->config_seen == 0)
+			writer->config_seen = pg_atomic_add_fetch_u64(&writer->pipeline->config_wanted, 1);
+		writer->config_seen--;
+	}
 	pg_atomic_write_u64(&writer->pipeline->config_seen_writer, writer->config_seen);
 	etl_shmem_wake_pipeline(writer->pipeline);
 
