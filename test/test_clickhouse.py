@@ -1,7 +1,5 @@
 """Tables at ClickHouse are equal to the source's, value by value."""
 
-import os
-import signal
 import uuid
 
 import pytest
@@ -548,10 +546,8 @@ def test_crashes_with_an_insert_under_way(fresh_server, ch, lake, victim, engine
                 server.kill9()
                 server.start()
             else:
-                server.close()
-                os.kill(server.backends(victim)[0], signal.SIGKILL)
+                server.kill_worker(victim)
                 server.wait_ready()
-                server.close()
             ch.release()
     settle(server, "d", ch, lake, engine)
 

@@ -5,8 +5,6 @@ is printed; ETL_SEED repeats it), and then compares the tables that the events
 add up to with the source, value by value.
 """
 
-import os
-import signal
 import threading
 
 import pytest
@@ -92,8 +90,7 @@ def test_killed(fresh_server, receivers, victim, phase):
     with Workload(server, db) as load:
         webhook(server, db, receiver, options_=OPTIONS)
         moment.wait()
-        os.kill(server.backends(victim)[0], signal.SIGKILL)
-        server.close()
+        server.kill_worker(victim)
         moment.release()
         done = load.transactions
         wait_until(lambda: load.transactions > done + 50, 60, "the load goes on")

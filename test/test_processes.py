@@ -1,7 +1,5 @@
 """Processes: who runs when, what starts again, and whose way nobody is in."""
 
-import os
-import signal
 import threading
 import time
 
@@ -202,8 +200,7 @@ def test_killed_process(fresh_server, victim):
     server = fresh_server()
     db = server.create_database("d")
     running(server, db)
-    os.kill(server.backends(victim)[0], signal.SIGKILL)
-    server.close()
+    server.kill_worker(victim)
     server.wait_ready()
     wait_until(lambda: pair(server, db), 5, "the pair is back")
     replicates(server, db)

@@ -47,12 +47,13 @@ def in_transactions(events):
 # --- refused batches ---
 
 
+@pytest.mark.parametrize("size", [2, 3, 500])
 @pytest.mark.parametrize("where", ["first", "middle", "last", "alone"])
-def test_refused_row_in_any_place_of_its_transaction(server, db, receivers, where):
+def test_refused_row_in_any_place_of_its_transaction(server, db, receivers, where, size):
     """What is before it and the other table's rows are delivered, in whole transactions."""
     two_tables(server, db)
     receiver = receivers(lambda r: 400 if b"poison" in r.body else None)
-    webhook(server, db, receiver, options_=QUICK)
+    webhook(server, db, receiver, options_={**QUICK, "max_batch_events": str(size)})
     server.wait_for("p", db)
     poison = "INSERT INTO a VALUES (1000, 'poison');"
     server.psql({
@@ -114,11 +115,12 @@ def test_too_large_is_halved_until_it_fits(server, db, receivers):
     drop(server, db)
 
 
-def test_refused_truncate_parks_all_its_tables(server, db, receivers):
+@pytest.mark.parametrize("size", [2, 500])
+def test_refused_truncate_parks_all_its_tables(server, db, receivers, size):
     server.psql("CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v text);"
                 "CREATE TABLE c (id int PRIMARY KEY, v text); CREATE PUBLICATION pub FOR TABLE a, b, c", db)
     receiver = receivers(lambda r: 400 if b'"event":"truncate"' in r.body else None)
-    webhook(server, db, receiver, options_=QUICK)
+    webhook(server, db, receiver, options_={**QUICK, "max_batch_events": str(size)})
     server.wait_for("p", db)
     server.psql("INSERT INTO a VALUES (1, 'v'); INSERT INTO c VALUES (1, 'v'); TRUNCATE a, b;"
                 "INSERT INTO c VALUES (2, 'v')", db)

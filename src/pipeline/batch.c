@@ -59,6 +59,8 @@ etl_lane_destroy(EtlLane *lane)
 		etl_unit_free(lane->open);
 		lane->open = NULL;
 	}
+	if (lane->held.data)
+		pfree(unconstify(char *, lane->held.data));
 	deactivate_if_empty(lane);
 	pfree(lane);
 }

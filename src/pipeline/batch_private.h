@@ -82,6 +82,8 @@ struct EtlLane
 	EtlBackoff	backoff;
 	XLogRecPtr	begun;			/* transaction whose "begin" was delivered
 								 * last */
+	EtlItem		held;			/* "begin" without a row yet (owned), if it
+								 * has data */
 };
 
 struct EtlSender

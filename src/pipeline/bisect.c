@@ -10,14 +10,14 @@
  * a batch with k refused rows among n costs about k log n sends.
  *
  * "begin" and "commit" are delivered only around at least one delivered
- * event of their transaction.  Therefore no window ends with a begin unless
- * the batch does; a begin with the one row that follows it is not split, but
- * the row is tried alone: if that is refused, the row is to blame and the
- * begin moves on to what comes next; if it is taken, the begin is what the
- * destination refuses, and that is the endpoint's trouble, not a table's.
- *
- * While taking apart, items are only ever moved towards the end of a window
- * that was emptied there; the array never grows.
+ * event of their transaction, of which a "relation" is none.  So a begin is
+ * never sent alone: it stands directly before the row that it is sent with, a
+ * begin that has lost all rows of its window is held until the lane's next
+ * window, and the commit finds it there if nothing else does.  A begin with
+ * the one row that follows it is not split, but the row is tried alone: if
+ * that is refused, the row is to blame and the begin is held for what comes
+ * next; if it is taken, the begin is what the destination refuses, and that
+ * is the endpoint's trouble, not a table's.
  *
  *-------------------------------------------------------------------------
  */
@@ -70,7 +70,7 @@ is_commit(const EtlItem *item)
 	return (item->flags & ETL_ITEM_COMMIT) != 0;
 }
 
-/* A row or a truncate: a table can be blamed for it. */
+/* A row or a truncate, for which a table can be blamed; no begin, commit or relation. */
 static bool
 is_blamable(const EtlItem *item)
 {
@@ -89,26 +89,35 @@ drop_item(EtlUnit *unit, EtlItem *item)
 }
 
 /*
- * A begin that has lost all its rows in the top window: hand it over to the
- * next window, or, at the end of the batch, keep it.
+ * Put the begin that is held before the top window.  What was there has been
+ * dealt with: windows are worked on in the order of the items.
  */
 static void
-pass_on_begin(EtlUnit *unit, EtlWindow *window, int kept, const EtlItem *begin)
+take_back_begin(EtlUnit *unit)
 {
-	EtlWindow  *next = unit->nwindows > 1 ? window - 1 : NULL;
-	int			end = window->start + window->count;
+	EtlLane    *lane = unit->lane;
+	EtlWindow  *window = top(unit);
 
-	if (next && next->start == end && !next->trial)
+	if (window->start == 0)
 	{
-		unit->items[end - 1] = *begin;
-		next->start--;
-		next->count++;
-		next->prepared = false;
-		window->count = kept;
-		return;
+		if (unit->nitems == unit->allocated)
+		{
+			unit->allocated *= 2;
+			unit->items = repalloc_huge(unit->items,
+										sizeof(EtlItem) * (Size) unit->allocated);
+		}
+		memmove(unit->items + 1, unit->items, sizeof(EtlItem) * (Size) unit->nitems);
+		memset(unit->items, 0, sizeof(EtlItem));
+		unit->nitems++;
+		lane->sender->nitems++;
+		for (int i = 0; i < unit->nwindows; i++)
+			unit->windows[i].start++;
 	}
-	unit->items[window->start + kept] = *begin;
-	window->count = kept + 1;
+	window->start--;
+	window->count++;
+	drop_item(unit, &unit->items[window->start]);
+	unit->items[window->start] = lane->held;
+	memset(&lane->held, 0, sizeof(EtlItem));
 }
 
 /*
@@ -128,6 +137,12 @@ filter(EtlUnit *unit)
 	EtlItem		begin;
 	bool		pending = false;
 	XLogRecPtr	begun = lane->begun;
+
+	if (lane->held.data)
+	{
+		take_back_begin(unit);
+		items = unit->items + window->start;
+	}
 
 	for (int i = 0; i < window->count; i++)
 	{
@@ -157,7 +172,7 @@ filter(EtlUnit *unit)
 			drop_item(unit, &item);
 			continue;
 		}
-		else if (pending)
+		else if (pending && is_blamable(&item))
 		{
 			items[kept++] = begin;
 			begun = begin.commit_lsn;
@@ -167,9 +182,8 @@ filter(EtlUnit *unit)
 	}
 
 	if (pending)
-		pass_on_begin(unit, window, kept, &begin);
-	else
-		window->count = kept;
+		lane->held = begin;
+	window->count = kept;
 }
 
 /*
@@ -293,7 +307,6 @@ single_refused(EtlUnit *unit, EtlResult *result)
 {
 	EtlWindow	window = *top(unit);
 	EtlItem    *item = &unit->items[window.start];
-	EtlWindow  *pair;
 
 	if (!is_blamable(item))
 		return endpoint_refuses(result, item);
@@ -303,17 +316,16 @@ single_refused(EtlUnit *unit, EtlResult *result)
 		return true;
 	pop(unit);
 	drop_item(unit, item);
-	if (!window.trial)
-		return true;
+	if (window.trial)
+	{
+		/* the begin of the pair below looks for other rows */
+		EtlItem    *begin = &unit->items[top(unit)->start];
 
-	/* The pair below: the begin takes the row's place and looks for others. */
-	pair = top(unit);
-	Assert(pair->count == 2 && pair->start + 1 == window.start);
-	*item = unit->items[pair->start];
-	unit->items[pair->start].flags &= ~ITEM_OWNED;
-	pair->start++;
-	pair->count = 1;
-	pair->prepared = false;
+		Assert(top(unit)->count == 2 && is_begin(begin));
+		unit->lane->held = *begin;
+		begin->flags &= ~ITEM_OWNED;
+		pop(unit);
+	}
 	return true;
 }
 
@@ -352,8 +364,7 @@ etl_window_refused(EtlUnit *unit, EtlResult *result, int index)
 	}
 
 	/* A begin and one event, refused together: is it the event alone? */
-	if (!is_blamable(&items[1]))
-		return endpoint_refuses(result, &items[1]);
+	Assert(is_begin(&items[0]) && is_blamable(&items[1]));
 	top(unit)->too_large = result->status == ETL_TOO_LARGE;
 	push(unit, window.start + 1, 1, true);
 	return true;

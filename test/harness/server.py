@@ -3,6 +3,7 @@
 import os
 import pwd
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -137,6 +138,15 @@ class Server:
         self.running = False
         wait_until(lambda: not os.path.exists(f"/proc/{pid}") and not self.processes(), 30,
                    "processes of a killed server gone")
+
+    def kill_worker(self, backend_type):
+        """kill -9 of one process; returns when the server has ended all sessions because of it."""
+        witness = self.connect()
+        pid = self.backends(backend_type)[0]
+        self.close()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: select.select([witness], [], [], 0)[0], 30, "the server ends its sessions")
+        witness.close()
 
     def processes(self):
         """Processes whose working directory is the data directory."""
