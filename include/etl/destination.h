@@ -34,6 +34,7 @@
 #ifndef ETL_DESTINATION_H
 #define ETL_DESTINATION_H
 
+#include "access/htup_details.h"
 #include "access/xlogdefs.h"
 #include "datatype/timestamp.h"
 #include "executor/tuptable.h"
@@ -255,6 +256,24 @@ typedef struct EtlOrigin
 } EtlOrigin;
 
 /*
+ * Values of one row that went out as something else than they are, because
+ * the destination cannot hold them and the column's value_policy says so.  The
+ * core empties it before a row and counts what is in it behind the row.
+ */
+typedef struct EtlAdjusted
+{
+	int			n;
+	AttrNumber	attnums[MaxHeapAttributeNumber];	/* at most once each */
+} EtlAdjusted;
+
+static inline void
+etl_adjusted_note(EtlAdjusted *adjusted, AttrNumber attnum)
+{
+	if (adjusted != NULL && adjusted->n < MaxHeapAttributeNumber)
+		adjusted->attnums[adjusted->n++] = attnum;
+}
+
+/*
  * One row change to be encoded.  Slots hold all physical attributes of the
  * shape, deformed (slot_getallattrs).
  */
@@ -271,9 +290,25 @@ typedef struct EtlChange
 								 * and not known, or NULL */
 	uint32		copy;			/* ETL_PHASE_COPY: generation of the copy */
 	uint64		row;			/* ETL_PHASE_COPY: 1.. number of the row */
+	EtlAdjusted *adjusted;		/* encode_row() notes here what it changed by
+								 * policy; NULL: nobody counts */
 } EtlChange;
 
 typedef struct EtlCodec EtlCodec;	/* the kind's own; see codec_create */
+
+/*
+ * What a column becomes at the destination, for people (describe_column()).
+ * Texts are in CurrentMemoryContext or constant.
+ */
+typedef struct EtlColumnPlan
+{
+	const char *name;			/* column at the destination */
+	const char *type;			/* its type there; NULL: it cannot be held, and
+								 * "note" says why */
+	const char *policy;			/* value_policy in force; NULL where every
+								 * value arrives as it is */
+	const char *note;			/* what else is worth knowing, or NULL */
+} EtlColumnPlan;
 
 /* A value the destination cannot hold (returned by encode calls). */
 typedef struct EtlValueError
@@ -555,6 +590,15 @@ typedef struct EtlDestinationRoutine
 	 * "result" filled when there can be none.  NULL: nothing gets a name.
 	 */
 	List	   *(*table_names) (const EtlShape *shape, const EtlOptions *options, EtlResult *result);
+
+	/*
+	 * What a column becomes there: the same decision by which tables are made
+	 * and rows encoded, for etl.plan() and the view column_status.  As
+	 * codec_create() it may look types up in the catalogs in force.  NULL:
+	 * columns are not told apart.
+	 */
+	void		(*describe_column) (const EtlShape *shape, const EtlColumn *column,
+									const EtlOptions *options, EtlColumnPlan *plan);
 } EtlDestinationRoutine;
 
 /*

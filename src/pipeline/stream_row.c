@@ -20,6 +20,7 @@
 
 #include "compat.h"
 #include "pipeline/stream_private.h"
+#include "server/adjusted.h"
 
 /*
  * Fill unchanged TOAST of the new row from the old one, and list what stays
@@ -121,9 +122,12 @@ encode_key(EtlStream *stream, EtlStreamRelation *entry, TupleTableSlot *row)
 static bool
 put_row(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
 {
+	static EtlAdjusted adjusted;
 	EtlRecord	record = {.kind = ETL_RECORD_ROW};
 	EtlValueError error;
 
+	adjusted.n = 0;
+	change->adjusted = &adjusted;
 	etl_stream_reset_buffer(&stream->body);
 	if (!stream->config->routine->encode_row(entry->codec, change, &stream->body, &error))
 	{
@@ -137,6 +141,8 @@ put_row(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
 	}
 	if (stream->body.len == 0)
 		return true;			/* the destination does not want it */
+	if (unlikely(adjusted.n > 0))
+		etl_adjusted_count(entry->slot, &adjusted);
 
 	etl_stream_begin_record(stream);
 	record.op = change->op;

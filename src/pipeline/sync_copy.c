@@ -32,6 +32,7 @@
 
 #include "pipeline/sync.h"
 #include "schema/shape.h"
+#include "server/adjusted.h"
 #include "server/worker.h"
 #include "source/copy.h"
 #include "source/snapshot.h"
@@ -270,12 +271,15 @@ copy_row(void *arg, TupleTableSlot *row)
 	Copy	   *copy = arg;
 	EtlSyncTable *table = copy->table;
 	StringInfo	out = etl_sync_send_buffer(copy->send);
+	static EtlAdjusted adjusted;
 	EtlValueError error;
 
 	ETL_FAILPOINT("sync_copy_row");
 
 	copy->change.new_row = row;
 	copy->change.row = table->rows + 1;
+	adjusted.n = 0;
+	copy->change.adjusted = &adjusted;
 	if (!copy->group->config->routine->encode_row(copy->codec, &copy->change, out, &error))
 	{
 		const EtlColumn *column = etl_shape_column(table->shape, error.attnum);
@@ -286,6 +290,8 @@ copy_row(void *arg, TupleTableSlot *row)
 							   table->table_name, error.message), NULL);
 		return false;
 	}
+	if (unlikely(adjusted.n > 0))
+		etl_adjusted_count(table->slot, &adjusted);
 	table->rows++;
 	table->bytes += out->len;
 	etl_sync_send_put(copy->send, table, out, table->rows);

@@ -23,6 +23,7 @@
 #include "utils/timestamp.h"
 
 #include "guc.h"
+#include "server/adjusted.h"
 #include "server/failpoint.h"
 #include "server/shmem.h"
 
@@ -79,6 +80,7 @@ shmem_request(void)
 		prev_shmem_request_hook();
 
 	RequestAddinShmemSpace(shmem_size());
+	RequestAddinShmemSpace(etl_adjusted_shmem_size());
 #ifdef ETL_TEST
 	RequestAddinShmemSpace(etl_failpoint_shmem_size());
 #endif
@@ -176,6 +178,7 @@ shmem_startup(void)
 	etl_shared = ShmemInitStruct("etl", shmem_size(), &found);
 	if (!found)
 		init_shared(etl_shared);
+	etl_adjusted_shmem_init();
 #ifdef ETL_TEST
 	etl_failpoint_shmem_init();
 #endif
@@ -333,6 +336,7 @@ unlink_table(EtlTableSlot *slot)
 	etl_shared->free_table = index;
 	slot->relid = InvalidOid;
 	slot->pipeline = -1;
+	etl_adjusted_forget(index);
 }
 
 void

@@ -195,6 +195,7 @@ const EtlDestinationRoutine etl_clickhouse_routine = {
 	.drop_table = ch_drop_table,
 	.table_abilities = clickhouse_table_abilities,
 	.table_names = clickhouse_table_names,
+	.describe_column = ch_describe_column,
 };
 
 PG_FUNCTION_INFO_V1(etl_clickhouse_handler);

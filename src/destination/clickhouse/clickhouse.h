@@ -74,6 +74,8 @@ extern bool ch_layout_check(const EtlShape *shape, const EtlOptions *options, Et
 
 extern const char *ch_map_column(const EtlShape *shape, const EtlColumn *column,
 								 const EtlOptions *options, EtlValueError *error);
+extern void ch_describe_column(const EtlShape *shape, const EtlColumn *column,
+							   const EtlOptions *options, EtlColumnPlan *plan);
 
 /* --- encode.c --- */
 

@@ -156,6 +156,21 @@ ch_map_column(const EtlShape *shape, const EtlColumn *column,
 	return NULL;
 }
 
+void
+ch_describe_column(const EtlShape *shape, const EtlColumn *column,
+				   const EtlOptions *options, EtlColumnPlan *plan)
+{
+	const char *name = etl_option_column(options, column->name, "destination_column");
+	EtlValueError error = {0};
+
+	memset(plan, 0, sizeof(*plan));
+	plan->name = name ? name : column->name;
+	plan->type = ch_map_column(shape, column, options, &error);
+	plan->policy = "error";
+	if (plan->type == NULL)
+		plan->note = pstrdup(error.message);
+}
+
 ChLayout *
 ch_layout(const EtlShape *shape, const EtlOptions *options)
 {

@@ -88,6 +88,18 @@ webhook_codec_create(const EtlShape *shape, const EtlTarget *target, const EtlOp
 	return codec;
 }
 
+/* Every value has a JSON form, so no policy is ever asked. */
+void
+webhook_describe_column(const EtlShape *shape, const EtlColumn *column,
+						const EtlOptions *options, EtlColumnPlan *plan)
+{
+	EtlJsonOptions json = webhook_json_options(options, column->name);
+
+	memset(plan, 0, sizeof(*plan));
+	plan->name = column->name;
+	plan->type = etl_json_kind(etl_json_codec(column->type, column->typmod, &json));
+}
+
 /* Append the column's value in the slot. */
 static inline void
 put_value(const WebhookColumn *column, TupleTableSlot *slot, StringInfo out)

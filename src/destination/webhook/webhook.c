@@ -228,6 +228,7 @@ const EtlDestinationRoutine etl_webhook_routine = {
 	.send_poll = webhook_send_poll,
 	.send_result = webhook_send_result,
 	.send_finish = webhook_send_finish,
+	.describe_column = webhook_describe_column,
 };
 
 PG_FUNCTION_INFO_V1(etl_webhook_handler);

@@ -133,6 +133,8 @@ struct EtlCodec
 	StringInfoData missing;		/* names, joined by commas */
 };
 
+extern void webhook_describe_column(const EtlShape *shape, const EtlColumn *column,
+									const EtlOptions *options, EtlColumnPlan *plan);
 extern EtlCodec *webhook_codec_create(const EtlShape *shape, const EtlTarget *target,
 									  const EtlOptions *options);
 extern bool webhook_encode_row(EtlCodec *codec, const EtlChange *change, StringInfo out,
