@@ -25,11 +25,16 @@
 static const char *const on_error_values[] = {"park", "stop", NULL};
 static const char *const on_slot_loss_values[] = {"error", "resync", NULL};
 static const char *const on_new_table_values[] = {"sync", "ignore", NULL};
+static const char *const on_partition_detached_values[] = {"remove", "keep", NULL};
+static const char *const on_filter_change_values[] = {"resync", "ignore", NULL};
+static const char *const on_column_published_values[] = {"resync", "null", NULL};
+static const char *const value_policy_values[] = {"error", "null", "clamp", "text", NULL};
 
 #define G	ETL_SCOPE_SETTING
 #define S	ETL_SCOPE_SERVER
 #define P	ETL_SCOPE_PIPELINE
 #define T	ETL_SCOPE_TABLE
+#define C	ETL_SCOPE_COLUMN
 
 static const EtlOptionDef general_options[] = {
 	{
@@ -89,8 +94,24 @@ static const EtlOptionDef general_options[] = {
 		"What is done with a table that enters the publication of a running pipeline."
 	},
 	{
+		"on_partition_detached", ETL_OPTION_ENUM, P | T, "remove", 0, 0, on_partition_detached_values,
+		"What is done with the rows of a partition that leaves a table published as a whole."
+	},
+	{
+		"on_filter_change", ETL_OPTION_ENUM, P | T, "resync", 0, 0, on_filter_change_values,
+		"What is done when the row filter of a published table changes."
+	},
+	{
+		"on_column_published", ETL_OPTION_ENUM, P | T, "resync", 0, 0, on_column_published_values,
+		"What older rows get in a column that is newly published: their values by a new copy, or null."
+	},
+	{
 		"generated_columns", ETL_OPTION_BOOL, P | T | ETL_OPTION_RESTART, "true", 0, 0, NULL,
 		"Replicates stored generated columns."
+	},
+	{
+		"value_policy", ETL_OPTION_ENUM, P | T | C | ETL_OPTION_RESTART, "error", 0, 0, value_policy_values,
+		"What a value that the destination's type cannot hold becomes."
 	},
 	{
 		"destination_table", ETL_OPTION_TEXT, T | ETL_OPTION_RESTART, NULL, 0, 0, NULL,
@@ -124,7 +145,7 @@ static const struct
 static bool
 general_applies(const EtlOptionDef *def, const EtlDestinationRoutine *routine)
 {
-	if (strcmp(def->name, "destination_table") == 0)
+	if (strcmp(def->name, "destination_table") == 0 || strcmp(def->name, "value_policy") == 0)
 		return routine != NULL && (routine->abilities & ETL_HAS_SCHEMAS) != 0;
 	return true;
 }
@@ -247,6 +268,8 @@ etl_option_source_name(EtlOptionSource source)
 			return "pipeline";
 		case ETL_SOURCE_TABLE:
 			return "table";
+		case ETL_SOURCE_COLUMN:
+			return "column";
 	}
 	return "default";
 }

@@ -72,7 +72,8 @@ places_of_option(const EtlDestinationRoutine *routine, const char *name)
 		{ETL_SCOPE_SERVER, "servers"},
 		{ETL_SCOPE_MAPPING, "user mappings"},
 		{ETL_SCOPE_PIPELINE, "pipelines"},
-		{ETL_SCOPE_TABLE, "tables"}
+		{ETL_SCOPE_TABLE, "tables"},
+		{ETL_SCOPE_COLUMN, "columns"}
 	};
 	StringInfoData result;
 

@@ -115,6 +115,8 @@ scope_of_source(EtlOptionSource source)
 			return ETL_SCOPE_PIPELINE;
 		case ETL_SOURCE_TABLE:
 			return ETL_SCOPE_TABLE;
+		case ETL_SOURCE_COLUMN:
+			return ETL_SCOPE_COLUMN;
 		default:
 			return ETL_SCOPE_SETTING;
 	}
@@ -215,7 +217,7 @@ set_column(EtlOptions *options, const char *column, Jsonb *values)
 
 			value->column = pstrdup(column);
 			value->value.def = def;
-			value->value.source = ETL_SOURCE_TABLE;
+			value->value.source = ETL_SOURCE_COLUMN;
 			value->value.text = etl_option_parse_json(def, &item, &value->value.number);
 			options->columns = lappend(options->columns, value);
 		}

@@ -28,7 +28,8 @@ typedef enum EtlOptionSource
 	ETL_SOURCE_SERVER,
 	ETL_SOURCE_MAPPING,
 	ETL_SOURCE_PIPELINE,
-	ETL_SOURCE_TABLE
+	ETL_SOURCE_TABLE,
+	ETL_SOURCE_COLUMN
 } EtlOptionSource;
 
 /* ---- option_defs.c ---- */
