@@ -287,6 +287,11 @@ CREATE FUNCTION etl.alter_table(pipeline text, target regclass, options jsonb) R
 COMMENT ON FUNCTION etl.alter_table(text, regclass, jsonb)
     IS 'change options of one table; null means back to the pipeline''s';
 
+CREATE FUNCTION etl.alter_column(pipeline text, target regclass, column_name name, options jsonb) RETURNS void
+    LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'etl_alter_column';
+COMMENT ON FUNCTION etl.alter_column(text, regclass, name, jsonb)
+    IS 'change options of one column; null means back to the table''s';
+
 CREATE FUNCTION etl.wait_for(pipeline text, lsn pg_lsn DEFAULT NULL, timeout interval DEFAULT '1 minute',
                              allow_parked boolean DEFAULT false) RETURNS boolean
     LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'etl_wait_for';
@@ -345,7 +350,7 @@ CREATE FUNCTION etl.option_rows()
     RETURNS TABLE (scope text, name text, value text, unit text, source text, default_value text,
                    min_val text, max_val text, enumvals text[], comment text)
     LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100 AS 'MODULE_PATHNAME', 'etl_option_rows';
-COMMENT ON FUNCTION etl.option_rows() IS 'internal: options of kinds, pipelines and tables';
+COMMENT ON FUNCTION etl.option_rows() IS 'internal: options of kinds, pipelines, tables and columns';
 
 CREATE FUNCTION etl.option_number(options jsonb, name text) RETURNS bigint
     LANGUAGE C STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'etl_option_number';

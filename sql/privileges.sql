@@ -29,6 +29,7 @@ SELECT try($$SELECT etl.retry_table('p')$$);
 SELECT try($$SELECT etl.resync_table('p', 't')$$);
 SELECT try($$SELECT etl.resync_pipeline('p')$$);
 SELECT try($$SELECT etl.alter_table('p', 't', '{}')$$);
+SELECT try($$SELECT etl.alter_column('p', 't', 'a', '{}')$$);
 SELECT try($$SELECT etl.wait_for('p')$$);
 SELECT try($$SELECT * FROM etl.build_info()$$);
 SELECT try($$SELECT * FROM etl.pipeline$$);
@@ -52,6 +53,7 @@ SELECT try($$SELECT etl.retry_table('p')$$);
 SELECT try($$SELECT etl.resync_table('p', 't')$$);
 SELECT try($$SELECT etl.resync_pipeline('p')$$);
 SELECT try($$SELECT etl.alter_table('p', 't', '{}')$$);
+SELECT try($$SELECT etl.alter_column('p', 't', 'a', '{}')$$);
 SELECT try($$SELECT etl.wait_for('p')$$);
 RESET ROLE;
 
@@ -77,6 +79,7 @@ SELECT try($$SELECT etl.retry_table('p')$$);
 SELECT try($$SELECT etl.resync_table('p', 't')$$);
 SELECT try($$SELECT etl.resync_pipeline('p')$$);
 SELECT try($$SELECT etl.alter_table('p', 't', '{}')$$);
+SELECT try($$SELECT etl.alter_column('p', 't', 'a', '{}')$$);
 SELECT try($$SELECT etl.wait_for('p')$$);
 RESET ROLE;
 

@@ -599,6 +599,13 @@ typedef struct EtlDestinationRoutine
 	 */
 	void		(*describe_column) (const EtlShape *shape, const EtlColumn *column,
 									const EtlOptions *options, EtlColumnPlan *plan);
+
+	/*
+	 * May a table look like that, as far as shape and options say?  If not,
+	 * ETL_PARK with a hint: begin_generation() would do the same.  Pure.
+	 * NULL: it may.
+	 */
+	void		(*check_table) (const EtlShape *shape, const EtlOptions *options, EtlResult *result);
 } EtlDestinationRoutine;
 
 /*

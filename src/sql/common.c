@@ -33,6 +33,7 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/config.h"
+#include "catalog/options.h"
 #include "compat.h"
 #include "destination/registry.h"
 #include "server/request.h"
@@ -193,7 +194,7 @@ etl_sql_value(bool *isnull)
 }
 
 #define PIPELINE_QUERY \
-	"SELECT p.id, p.owner::oid, p.server, p.options, i.enabled, i.dropping" \
+	"SELECT p.id, p.owner::oid, p.server, p.options, i.enabled, i.dropping, p.publication" \
 	" FROM etl.pipeline p LEFT JOIN etl.pipeline_intent i ON i.pipeline_id = p.id" \
 	" WHERE p.name = $1"
 
@@ -232,6 +233,7 @@ etl_sql_find_pipeline(const EtlSqlFrame *frame, const char *name, bool lock, boo
 	row->options = DatumGetJsonbPCopy(SPI_getbinval(tuple, desc, 4, &isnull));
 	row->enabled = DatumGetBool(SPI_getbinval(tuple, desc, 5, &isnull)) && !isnull;
 	row->dropping = DatumGetBool(SPI_getbinval(tuple, desc, 6, &isnull)) && !isnull;
+	row->publication = pstrdup(NameStr(*DatumGetName(SPI_getbinval(tuple, desc, 7, &isnull))));
 
 	if (!has_privs_of_role(frame->caller, row->owner))
 		ereport(ERROR,
@@ -306,4 +308,58 @@ etl_sql_routine(const char *server_name, Oid caller)
 	if (result != ACLCHECK_OK)
 		aclcheck_error(result, OBJECT_FOREIGN_SERVER, server_name);
 	return routine;
+}
+
+Jsonb *
+etl_sql_empty_object(void)
+{
+	return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}")));
+}
+
+static EtlOptionSource
+source_of_scope(uint32 scope)
+{
+	switch (scope)
+	{
+		case ETL_SCOPE_TABLE:
+			return ETL_SOURCE_TABLE;
+		case ETL_SCOPE_COLUMN:
+			return ETL_SOURCE_COLUMN;
+		default:
+			return ETL_SOURCE_PIPELINE;
+	}
+}
+
+Jsonb *
+etl_sql_check_options(const EtlDestinationRoutine *routine, Jsonb *old_options,
+					  Jsonb *new_options, uint32 scope)
+{
+	Jsonb	   *merged;
+
+	etl_options_check_json(routine, new_options, scope);
+	merged = etl_options_merge(old_options, new_options);
+	if (routine->validate_options != NULL)
+	{
+		EtlOptions *options = etl_options_create(routine);
+
+		etl_options_set_json(options, merged, source_of_scope(scope));
+		routine->validate_options(options, scope);
+	}
+	return merged;
+}
+
+EtlOptions *
+etl_sql_options_in_force(const EtlDestinationRoutine *routine, const char *server_name,
+						 Jsonb *pipeline, Jsonb *table, Jsonb *columns)
+{
+	ForeignServer *server = GetForeignServerByName(server_name, false);
+	EtlOptions *options = etl_options_create(routine);
+
+	etl_options_set_list(options, server->options, ETL_SOURCE_SERVER);
+	etl_options_set_json(options, pipeline, ETL_SOURCE_PIPELINE);
+	if (table != NULL)
+		etl_options_set_json(options, table, ETL_SOURCE_TABLE);
+	if (columns != NULL)
+		etl_options_set_columns(options, columns);
+	return options;
 }

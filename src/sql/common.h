@@ -52,6 +52,7 @@ typedef struct EtlPipelineRow
 	int64		id;
 	Oid			owner;
 	char	   *name;
+	char	   *publication;
 	char	   *server;
 	Jsonb	   *options;
 	bool		enabled;
@@ -97,5 +98,20 @@ extern char *etl_sql_table_name(Oid relid);
 
 /* The routine of a server by name, with the caller's USAGE checked. */
 extern const EtlDestinationRoutine *etl_sql_routine(const char *server, Oid caller);
+
+/*
+ * Options after a change: checked as a whole (ERROR 22023, 42501), without the
+ * nulls that mean "back to the default".  "scope" is one ETL_SCOPE_ bit.
+ */
+extern Jsonb *etl_sql_check_options(const EtlDestinationRoutine *routine, Jsonb *old_options,
+									Jsonb *new_options, uint32 scope);
+extern Jsonb *etl_sql_empty_object(void);
+
+/*
+ * The options in force for a table whose own are these (NULL: none), but for
+ * those of the user mapping: nothing that a session shows depends on them.
+ */
+extern EtlOptions *etl_sql_options_in_force(const EtlDestinationRoutine *routine, const char *server,
+											Jsonb *pipeline, Jsonb *table, Jsonb *columns);
 
 #endif							/* ETL_SQL_COMMON_H */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pipeline_functions.c
- *	  Definitions of pipelines: create, alter, rename, options of tables.
+ *	  Definitions of pipelines: create, alter, rename.
  *
  * These write definitions alone and need no shared memory; when the library
  * is preloaded, the workers are asked to look at commit.
@@ -21,18 +21,15 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
-#include "catalog/options.h"
 #include "sql/common.h"
 
 PG_FUNCTION_INFO_V1(etl_create_pipeline);
 PG_FUNCTION_INFO_V1(etl_alter_pipeline);
 PG_FUNCTION_INFO_V1(etl_rename_pipeline);
-PG_FUNCTION_INFO_V1(etl_alter_table);
 
 /* Does a table of the publication have a row filter? */
 static bool
@@ -83,31 +80,6 @@ check_publication(const char *name)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("publication \"%s\" has a row filter, which is not supported yet", name),
 				 errhint("Publish the table without WHERE.")));
-}
-
-/* All checks of options in pipeline scope; returns them without nulls. */
-static Jsonb *
-check_options(const EtlDestinationRoutine *routine, Jsonb *old_options, Jsonb *new_options, uint32 scope)
-{
-	Jsonb	   *merged;
-
-	etl_options_check_json(routine, new_options, scope);
-	merged = etl_options_merge(old_options, new_options);
-	if (routine->validate_options != NULL)
-	{
-		EtlOptions *options = etl_options_create(routine);
-
-		etl_options_set_json(options, merged,
-							 scope == ETL_SCOPE_TABLE ? ETL_SOURCE_TABLE : ETL_SOURCE_PIPELINE);
-		routine->validate_options(options, scope);
-	}
-	return merged;
-}
-
-static Jsonb *
-empty_object(void)
-{
-	return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}")));
 }
 
 /* ID of the pipeline of that name, or 0. */
@@ -187,7 +159,7 @@ etl_create_pipeline(PG_FUNCTION_ARGS)
 	{
 		check_publication(NameStr(*PG_GETARG_NAME(1)));
 		routine = etl_sql_routine(NameStr(*PG_GETARG_NAME(2)), GetUserId());
-		options = check_options(routine, empty_object(), options, ETL_SCOPE_PIPELINE);
+		options = etl_sql_check_options(routine, etl_sql_empty_object(), options, ETL_SCOPE_PIPELINE);
 
 		etl_sql_enter(&frame);
 		id = insert_pipeline(name, frame.caller, PG_GETARG_NAME(1), PG_GETARG_NAME(2), options);
@@ -240,7 +212,7 @@ etl_alter_pipeline(PG_FUNCTION_ARGS)
 
 	/* what the caller may set is the caller's question, not the owner's */
 	etl_sql_suspend(&frame);
-	options = check_options(etl_sql_routine(pipeline->server, frame.caller),
+	options = etl_sql_check_options(etl_sql_routine(pipeline->server, frame.caller),
 							pipeline->options, options, ETL_SCOPE_PIPELINE);
 	etl_sql_resume(&frame);
 
@@ -277,75 +249,6 @@ etl_rename_pipeline(PG_FUNCTION_ARGS)
 	values[0] = Int64GetDatum(pipeline->id);
 	values[1] = CStringGetTextDatum(new_name);
 	etl_sql_run("UPDATE etl.pipeline SET name = $2 WHERE id = $1", 2, types, values, NULL);
-	etl_sql_leave(&frame);
-	etl_sql_look();
-	PG_RETURN_VOID();
-}
-
-/* Schema and name of an ordinary table; ERROR for anything else. */
-static void
-table_names(Oid relid, NameData *schema, NameData *table)
-{
-	char		relkind = get_rel_relkind(relid);
-
-	if (relkind == '\0')
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
-	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is not a table", get_rel_name(relid))));
-	namestrcpy(table, get_rel_name(relid));
-	namestrcpy(schema, get_namespace_name(get_rel_namespace(relid)));
-}
-
-/*
- * etl.alter_table(pipeline, target, options)
- */
-Datum
-etl_alter_table(PG_FUNCTION_ARGS)
-{
-	char	   *name = etl_sql_text_arg(fcinfo, 0, "pipeline");
-	Oid			relid = etl_sql_oid_arg(fcinfo, 1, "target");
-	Jsonb	   *options = etl_sql_jsonb_arg(fcinfo, 2, "options");
-	EtlPipelineRow *pipeline;
-	EtlSqlFrame frame;
-	NameData	schema;
-	NameData	table;
-	Oid			types[] = {INT8OID, NAMEOID, NAMEOID, JSONBOID};
-	Datum		values[4];
-	Jsonb	   *old_options = empty_object();
-	bool		isnull;
-
-	etl_sql_require_role();
-	etl_sql_enter(&frame);
-	pipeline = etl_sql_find_pipeline(&frame, name, true, false);
-	etl_sql_refuse_dropping(pipeline);
-	table_names(relid, &schema, &table);
-
-	values[0] = Int64GetDatum(pipeline->id);
-	values[1] = NameGetDatum(&schema);
-	values[2] = NameGetDatum(&table);
-	if (etl_sql_run("SELECT options FROM etl.table_option"
-					" WHERE pipeline_id = $1 AND schema_name = $2 AND table_name = $3",
-					3, types, values, NULL) > 0)
-		old_options = DatumGetJsonbPCopy(etl_sql_value(&isnull));
-
-	etl_sql_suspend(&frame);
-	options = check_options(etl_sql_routine(pipeline->server, frame.caller),
-							old_options, options, ETL_SCOPE_TABLE);
-	etl_sql_resume(&frame);
-
-	values[3] = JsonbPGetDatum(options);
-	etl_sql_run("INSERT INTO etl.table_option (pipeline_id, schema_name, table_name, options)"
-				" VALUES ($1, $2, $3, $4)"
-				" ON CONFLICT (pipeline_id, schema_name, table_name) DO UPDATE SET options = excluded.options",
-				4, types, values, NULL);
-	etl_sql_run("DELETE FROM etl.table_option"
-				" WHERE pipeline_id = $1 AND schema_name = $2 AND table_name = $3"
-				" AND options = '{}' AND columns = '{}'",
-				3, types, values, NULL);
 	etl_sql_leave(&frame);
 	etl_sql_look();
 	PG_RETURN_VOID();

@@ -91,8 +91,8 @@ put_kind(ReturnSetInfo *rsinfo, const EtlDestinationRoutine *routine)
 }
 
 /*
- * What is in force for one pipeline, and what single tables set.  A pipeline
- * whose server is gone has nothing in force.
+ * What is in force for one pipeline.  One whose server is gone has nothing in
+ * force.
  */
 static void
 put_pipeline(ReturnSetInfo *rsinfo, const char *name, const char *server_name, Jsonb *values)
@@ -114,27 +114,47 @@ put_pipeline(ReturnSetInfo *rsinfo, const char *name, const char *server_name, J
 		put_option(rsinfo, scope, lfirst(lc), options, defaults);
 }
 
+/* What a table or a column sets itself. */
 static void
-put_table(ReturnSetInfo *rsinfo, const char *name, const char *table, const char *server_name, Jsonb *values)
+put_own(ReturnSetInfo *rsinfo, const char *scope, const EtlDestinationRoutine *routine,
+		Jsonb *values, EtlOptionSource source)
 {
-	ForeignServer *server = GetForeignServerByName(server_name, true);
-	const EtlDestinationRoutine *routine;
-	EtlOptions *defaults;
-	EtlOptions *options;
-	char	   *scope = psprintf("pipeline %s, table %s", name, table);
+	EtlOptions *defaults = etl_options_create(routine);
+	EtlOptions *options = etl_options_create(routine);
 	ListCell   *lc;
 
-	if (server == NULL || (routine = etl_routine_for_wrapper(server->fdwid, true)) == NULL)
-		return;
-	defaults = etl_options_create(routine);
-	options = etl_options_create(routine);
-	etl_options_set_json(options, values, ETL_SOURCE_TABLE);
-	foreach(lc, etl_option_defs(routine, ETL_SCOPE_TABLE))
+	etl_options_set_json(options, values, source);
+	foreach(lc, etl_option_defs(routine, source == ETL_SOURCE_TABLE ? ETL_SCOPE_TABLE : ETL_SCOPE_COLUMN))
 	{
 		EtlOptionDef *def = lfirst(lc);
 
-		if (etl_option_source(options, def->name) == ETL_SOURCE_TABLE)
+		if (etl_option_source(options, def->name) == source)
 			put_option(rsinfo, scope, def, options, defaults);
+	}
+}
+
+static void
+put_table(ReturnSetInfo *rsinfo, const char *name, const char *table, const char *server_name,
+		  Jsonb *values, Jsonb *columns)
+{
+	ForeignServer *server = GetForeignServerByName(server_name, true);
+	const EtlDestinationRoutine *routine;
+	char	   *scope = psprintf("pipeline %s, table %s", name, table);
+	JsonbIterator *it = JsonbIteratorInit(&columns->root);
+	JsonbIteratorToken token;
+	JsonbValue	item;
+	char	   *column = NULL;
+
+	if (server == NULL || (routine = etl_routine_for_wrapper(server->fdwid, true)) == NULL)
+		return;
+	put_own(rsinfo, scope, routine, values, ETL_SOURCE_TABLE);
+	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+			column = pnstrdup(item.val.string.val, item.val.string.len);
+		else if (token == WJB_VALUE && item.type == jbvBinary)
+			put_own(rsinfo, psprintf("%s, column %s", scope, quote_identifier(column)),
+					routine, JsonbValueToJsonb(&item), ETL_SOURCE_COLUMN);
 	}
 }
 
@@ -160,7 +180,7 @@ put_visible(ReturnSetInfo *rsinfo, const EtlSqlFrame *frame, const char *query, 
 			continue;
 		if (tables)
 			put_table(rsinfo, name, TextDatumGetCString(SPI_getbinval(tuple, desc, 5, &isnull)),
-					  server, values);
+					  server, values, DatumGetJsonbP(SPI_getbinval(tuple, desc, 6, &isnull)));
 		else
 			put_pipeline(rsinfo, name, server, values);
 	}
@@ -184,7 +204,7 @@ etl_option_rows(PG_FUNCTION_ARGS)
 				"SELECT name, owner::oid, server, options FROM etl.pipeline ORDER BY name", false);
 	put_visible(rsinfo, &frame,
 				"SELECT p.name, p.owner::oid, p.server, t.options,"
-				" format('%I.%I', t.schema_name, t.table_name)"
+				" format('%I.%I', t.schema_name, t.table_name), t.columns"
 				" FROM etl.table_option t JOIN etl.pipeline p ON p.id = t.pipeline_id"
 				" ORDER BY p.name, t.schema_name, t.table_name", true);
 	etl_sql_leave(&frame);

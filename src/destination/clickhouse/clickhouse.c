@@ -99,6 +99,16 @@ validate_metadata(const EtlOptions *options)
 	}
 }
 
+/* What is set must say something. */
+static void
+refuse_empty(const EtlOptions *options, const char *name)
+{
+	if (text_is(etl_option_text(options, name), ""))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("option \"%s\" must not be empty", name)));
+}
+
 static void
 clickhouse_validate_options(const EtlOptions *options, uint32 scope)
 {
@@ -110,6 +120,9 @@ clickhouse_validate_options(const EtlOptions *options, uint32 scope)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("URL of the destination %s", wrong)));
 	validate_metadata(options);
+	refuse_empty(options, "destination_table");
+	refuse_empty(options, "destination_column");
+	refuse_empty(options, "destination_type");
 	if (etl_option_text(options, "password") && etl_option_text(options, "password_file"))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -164,6 +177,12 @@ clickhouse_table_names(const EtlShape *shape, const EtlOptions *options, EtlResu
 	return names.view ? list_make2(names.base, names.view) : list_make1(names.base);
 }
 
+static void
+clickhouse_check_table(const EtlShape *shape, const EtlOptions *options, EtlResult *result)
+{
+	(void) ch_layout_check(shape, options, result);
+}
+
 const EtlDestinationRoutine etl_clickhouse_routine = {
 	.magic = ETL_DESTINATION_MAGIC,
 	.version = ETL_DESTINATION_VERSION,
@@ -196,6 +215,7 @@ const EtlDestinationRoutine etl_clickhouse_routine = {
 	.table_abilities = clickhouse_table_abilities,
 	.table_names = clickhouse_table_names,
 	.describe_column = ch_describe_column,
+	.check_table = clickhouse_check_table,
 };
 
 PG_FUNCTION_INFO_V1(etl_clickhouse_handler);
