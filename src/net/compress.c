@@ -22,8 +22,15 @@
 
 #include "net/compress.h"
 
-/* Speed counts: bodies are sent once, and the sender has one core. */
+/*
+ * Speed counts: bodies are sent once, and the sender has one core.  On rows of
+ * numbers and random strings level 1 makes 57 % of the size at 400 MB/s, and
+ * the fast one 88 % at 1300 MB/s; on text it is 24 % against 43 %.  A window
+ * that stays in the cache is worth a tenth of the time.
+ */
 #define ZSTD_LEVEL		1
+#define ZSTD_FAST_LEVEL (-10)
+#define ZSTD_WINDOW_LOG 18
 #define GZIP_LEVEL		3
 
 /* Bodies that compress to this much are compressed before they are sent. */
@@ -34,6 +41,7 @@
 struct EtlBody
 {
 	EtlCompression compression;
+	bool		fast;
 	int			nspans;
 	const EtlSpan *spans;
 	uint64		plain_len;		/* sum of the spans */
@@ -288,9 +296,11 @@ zstd_begin(EtlBody *body)
 	{
 		body->zstd = ZSTD_createCCtx();
 		if (body->zstd == NULL ||
-			ZSTD_isError(ZSTD_CCtx_setParameter(body->zstd,
-												ZSTD_c_compressionLevel,
-												ZSTD_LEVEL)))
+			ZSTD_isError(ZSTD_CCtx_setParameter(body->zstd, ZSTD_c_compressionLevel,
+												body->fast ? ZSTD_FAST_LEVEL : ZSTD_LEVEL)) ||
+			(body->fast &&
+			 ZSTD_isError(ZSTD_CCtx_setParameter(body->zstd, ZSTD_c_windowLog,
+												 ZSTD_WINDOW_LOG))))
 			return false;
 	}
 	ZSTD_CCtx_reset(body->zstd, ZSTD_reset_session_only);
@@ -367,13 +377,14 @@ try_whole(EtlBody *body)
 }
 
 EtlBody *
-etl_body_create(EtlCompression compression, int nspans, const EtlSpan *spans)
+etl_body_create(EtlCompression compression, bool fast, int nspans, const EtlSpan *spans)
 {
 	EtlBody    *body = calloc(1, sizeof(EtlBody));
 
 	if (body == NULL)
 		return NULL;
 	body->compression = compression;
+	body->fast = fast;
 	body->nspans = nspans;
 	body->spans = spans;
 	for (int i = 0; i < nspans; i++)

@@ -22,7 +22,8 @@ typedef struct EtlBody EtlBody;
  * A body that fits one buffer once compressed is compressed here, so that its
  * length is known before the first byte is sent.
  */
-extern EtlBody *etl_body_create(EtlCompression compression, int nspans, const EtlSpan *spans);
+extern EtlBody *etl_body_create(EtlCompression compression, bool fast,
+								int nspans, const EtlSpan *spans);
 extern void etl_body_free(EtlBody *body);
 
 /* Length on the wire, or -1 when it is known only at the end. */

@@ -275,6 +275,8 @@ drive(EtlHttp *http, int timeout, bool (*stop) (void))
 	{
 		int			left;
 		int			slice;
+		instr_time	before;
+		instr_time	after;
 
 		perform(http);
 		CHECK_FOR_INTERRUPTS();
@@ -284,7 +286,10 @@ drive(EtlHttp *http, int timeout, bool (*stop) (void))
 
 		slice = elapsed_ms(http->moved) < QUIET_AFTER ? SLICE_BUSY : SLICE_QUIET;
 		pgstat_report_wait_start(PG_WAIT_EXTENSION);
+		INSTR_TIME_SET_CURRENT(before);
 		curl_multi_poll(http->multi, NULL, 0, Min(left, slice), NULL);
+		INSTR_TIME_SET_CURRENT(after);
+		INSTR_TIME_ACCUM_DIFF(http->waited, after, before);
 		pgstat_report_wait_end();
 		if (!PostmasterIsAlive())
 			proc_exit(1);
@@ -309,6 +314,12 @@ etl_http_poll(EtlHttp *http, int timeout)
 						 Max(timeout, 0), PG_WAIT_EXTENSION);
 		CHECK_FOR_INTERRUPTS();
 	}
+}
+
+uint64
+etl_http_waited(const EtlHttp *http)
+{
+	return (uint64) INSTR_TIME_GET_MICROSEC(http->waited);
 }
 
 const EtlHttpResponse *

@@ -52,6 +52,7 @@ typedef struct EtlHttpRequest
 	int			nspans;			/* the body is the spans in order, */
 	const EtlSpan *spans;		/* streamed without joining them */
 	EtlCompression compression; /* sets Content-Encoding */
+	bool		fast;			/* zstd: for speed at the cost of size */
 	Size		response_limit; /* bytes kept; 0 = 64 kB */
 	bool		connect_only;	/* connect, TLS included, and send nothing; ends
 								 * ANSWERED with status 0 */
@@ -105,6 +106,9 @@ extern EtlHttpTransfer *etl_http_start(EtlHttp *http, const EtlHttpRequest *requ
  * the process when the postmaster died.
  */
 extern void etl_http_poll(EtlHttp *http, int timeout);
+
+/* Microseconds that this process has waited with transfers under way. */
+extern uint64 etl_http_waited(const EtlHttp *http);
 
 /* The response once it ended, else NULL. */
 extern const EtlHttpResponse *etl_http_response(EtlHttpTransfer *transfer);

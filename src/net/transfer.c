@@ -452,7 +452,7 @@ request_options(EtlHttpTransfer *t, const EtlHttpRequest *request)
 		if (request->nspans == 0)
 			encoding = NULL;
 		t->body = etl_body_create(encoding ? request->compression : ETL_COMPRESS_NONE,
-								  request->nspans, request->spans);
+								  request->fast, request->nspans, request->spans);
 		if (t->body == NULL)
 			return false;
 		length = etl_body_length(t->body);

@@ -36,6 +36,7 @@ struct EtlHttp
 	int			active;			/* of them under way */
 	bool		news;			/* one ended since the last etl_http_poll() */
 	instr_time	moved;			/* last time that bytes moved or one started */
+	instr_time	waited;			/* for the network, with transfers under way */
 };
 
 /* Bytes kept by a callback, which must not raise an ERROR. */

@@ -33,6 +33,7 @@
 
 #define RECORDS_A_TURN		64	/* between two looks at shared memory */
 #define REFRESH_INTERVAL	200 /* ms between two brackets */
+#define WANTED_INTERVAL		10	/* the same while a sync worker waits for one */
 #define PROGRESS_INTERVAL	100 /* ms, while WAL of others goes by */
 #define SAVE_INTERVAL		1000	/* ms between two writes of the slot */
 #define IDLE_WAIT			200 /* ms: slow look for WAL nobody told us of */
@@ -311,6 +312,13 @@ put_progress(Apply *apply, XLogRecPtr position)
 	apply->progress_time = GetCurrentTimestamp();
 }
 
+static int
+refresh_interval(const Apply *apply)
+{
+	return etl_ownership_is_wanted(etl_worker_pipeline, apply->tables_seen) ?
+		WANTED_INTERVAL : REFRESH_INTERVAL;
+}
+
 /*
  * Between WAL records: everything that is looked at while there is more to
  * read.  Returns the ms for which nothing more may be read.
@@ -330,7 +338,7 @@ look_around(Apply *apply)
 
 	version = pg_atomic_read_u64(&pipeline->tables_version);
 	if (version != apply->tables_seen &&
-		TimestampDifferenceExceeds(apply->refreshed, now, REFRESH_INTERVAL) &&
+		TimestampDifferenceExceeds(apply->refreshed, now, refresh_interval(apply)) &&
 		etl_bracket_try(ETL_BRACKET_DECODER, "reading state", refresh, apply))
 	{
 		note_seen(apply, version);
@@ -360,7 +368,7 @@ wait_for_wal(Apply *apply)
 		pg_atomic_write_u64(&pipeline->apply_idle, 0);
 		return;
 	}
-	(void) etl_worker_wait(seen != apply->tables_seen ? REFRESH_INTERVAL / 2 : IDLE_WAIT);
+	(void) etl_worker_wait(seen != apply->tables_seen ? refresh_interval(apply) / 2 : IDLE_WAIT);
 	pg_atomic_write_u64(&pipeline->apply_idle, 0);
 }
 

@@ -160,6 +160,15 @@ look_at_tables(EtlHandover *h)
 		etl_worker_exit(ETL_EXIT_DONE);
 }
 
+/* Apply must have taken in what was stored before "version". */
+static void
+need_seen(EtlHandover *h, uint64 version)
+{
+	h->needed = version;
+	etl_ownership_want_seen(etl_worker_pipeline, version);
+	etl_shmem_wake_pipeline(etl_worker_pipeline);
+}
+
 /*
  * Shapes that catch-up found must reach apply by way of the tables: when the
  * writer has stored them, apply's next bracket has to be waited for.
@@ -172,8 +181,7 @@ watch_shapes(EtlHandover *h)
 	if (put == h->shapes_put)
 		return;
 	h->shapes_put = put;
-	h->needed = pg_atomic_fetch_add_u64(&etl_worker_pipeline->tables_version, 1) + 1;
-	etl_shmem_wake_pipeline(etl_worker_pipeline);
+	need_seen(h, pg_atomic_fetch_add_u64(&etl_worker_pipeline->tables_version, 1) + 1);
 }
 
 static bool
@@ -400,7 +408,7 @@ etl_sync_catch_up(EtlSyncGroup *group)
 	h->hold_after = HOLD_AFTER_MS;
 
 	/* what the copy has stored, apply must have read before it can take over */
-	h->needed = pg_atomic_read_u64(&etl_worker_pipeline->tables_version);
+	need_seen(h, pg_atomic_read_u64(&etl_worker_pipeline->tables_version));
 
 	etl_slot_release();
 	for (bool again = false;; again = true)

@@ -46,6 +46,22 @@ etl_ownership_seen(EtlPipelineShared *pipeline, uint64 version)
 }
 
 void
+etl_ownership_want_seen(EtlPipelineShared *pipeline, uint64 version)
+{
+	uint64		wanted = pg_atomic_read_u64(&pipeline->tables_wanted);
+
+	while (wanted < version &&
+		   !pg_atomic_compare_exchange_u64(&pipeline->tables_wanted, &wanted, version))
+		;
+}
+
+bool
+etl_ownership_is_wanted(const EtlPipelineShared *pipeline, uint64 seen)
+{
+	return pg_atomic_read_u64(&unconstify(EtlPipelineShared *, pipeline)->tables_wanted) > seen;
+}
+
+void
 etl_ownership_hold(EtlPipelineShared *pipeline, int ms)
 {
 	TimestampTz until = 0;

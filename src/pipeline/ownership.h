@@ -64,6 +64,13 @@ extern long etl_ownership_held(EtlPipelineShared *pipeline);
  */
 extern void etl_ownership_seen(EtlPipelineShared *pipeline, uint64 version);
 
+/*
+ * Sync waits until "version" has been seen: apply does not put off its next
+ * bracket then.
+ */
+extern void etl_ownership_want_seen(EtlPipelineShared *pipeline, uint64 version);
+extern bool etl_ownership_is_wanted(const EtlPipelineShared *pipeline, uint64 seen);
+
 /* One table of a sync worker's group, for etl_ownership_take(). */
 typedef struct EtlOwnershipClaim
 {

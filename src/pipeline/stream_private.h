@@ -44,6 +44,7 @@ typedef struct EtlStreamRelation
 	bool		foreign_types;	/* columns of types that may change by themselves */
 
 	/* --- over the whole run --- */
+	bool		toasted;		/* a value out of line has been seen */
 	List	   *versions;		/* EtlShape *, known versions of any generation */
 	uint32		announced_generation;	/* newest SHAPE record put */
 	uint32		announced_version;

@@ -49,6 +49,21 @@ find_missing(EtlStreamRelation *entry, bool have_old)
 	return missing;
 }
 
+/* Has the row values that are stored out of line, here or not? */
+static bool
+is_toasted(const EtlStreamRelation *entry)
+{
+	for (int i = 0; i < entry->shape->ncolumns; i++)
+	{
+		int			att = entry->shape->columns[i].attnum - 1;
+
+		if (entry->shape->columns[i].toastable && !entry->new_row->tts_isnull[att] &&
+			VARATT_IS_EXTERNAL(DatumGetPointer(entry->new_row->tts_values[att])))
+			return true;
+	}
+	return false;
+}
+
 /* Do the two rows differ in a column of the key? */
 static bool
 key_changed(EtlStreamRelation *entry)
@@ -78,7 +93,9 @@ key_changed(EtlStreamRelation *entry)
 
 /*
  * The row's key, byte-equal for equal values of one table: what the writer
- * finds earlier rows of the same key by.
+ * finds earlier rows of the same key by.  Before the table's first value out
+ * of line there is nothing that it could look for: whatever is missing later
+ * was written after that.
  */
 static void
 encode_key(EtlStream *stream, EtlStreamRelation *entry, TupleTableSlot *row)
@@ -86,7 +103,7 @@ encode_key(EtlStream *stream, EtlStreamRelation *entry, TupleTableSlot *row)
 	etl_stream_reset_buffer(&stream->key);
 
 	/* a row that comes and goes unseen could be taken for another */
-	if (!entry->keyed || (entry->rule->operations & ETL_PUBLISH_ROWS) != ETL_PUBLISH_ROWS)
+	if (!entry->keyed || !entry->toasted || (entry->rule->operations & ETL_PUBLISH_ROWS) != ETL_PUBLISH_ROWS)
 		return;
 	for (int i = 0; i < entry->shape->ncolumns; i++)
 	{
@@ -149,7 +166,7 @@ put_row(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
 	record.sub = change->position.sub;
 	if (change->missing)
 		record.flags |= ETL_RECORD_INCOMPLETE;
-	if (entry->keyed && change->op == ETL_UPDATE && change->position.sub == 0 &&
+	if (entry->keyed && entry->toasted && change->op == ETL_UPDATE && change->position.sub == 0 &&
 		change->old_row && key_changed(entry))
 		record.flags |= ETL_RECORD_KEY_CHANGED;
 	record.table = entry->slot;
@@ -200,6 +217,7 @@ etl_stream_deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation
 		ExecStoreHeapTuple(new_tuple, entry->new_row, false);
 		slot_getallattrs(entry->new_row);
 		change.new_row = entry->new_row;
+		entry->toasted = entry->toasted || is_toasted(entry);
 	}
 	if (old_tuple)
 	{

@@ -250,6 +250,8 @@ typedef struct EtlPipelineShared
 	pg_atomic_uint64 tables_version;	/* bumped when any table slot changes */
 	pg_atomic_uint64 tables_seen;	/* apply: tables_version that its last bracket
 									 * (shapes, table rows) has taken in */
+	pg_atomic_uint64 tables_wanted; /* sync: value of tables_seen that it waits
+									 * for */
 	pg_atomic_uint64 hold_until;	/* sync: apply decides nothing new before this
 									 * time (TimestampTz); 0 = none */
 	pg_atomic_uint64 apply_idle;	/* apply waits for WAL: wake it at commit */

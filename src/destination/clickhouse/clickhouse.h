@@ -127,6 +127,8 @@ struct EtlConnection
 	EtlHttp    *http;
 	int			in_flight;
 	uint64		sequence;		/* of query ids */
+	TimestampTz insert_time;	/* when the last INSERT began, */
+	uint64		insert_waited;	/* and etl_http_waited() then */
 	MemoryContext scratch;		/* of one call */
 	bool		settled;		/* nothing of a former writer runs any more */
 	HTAB	   *places;

@@ -397,6 +397,24 @@ ch_run(EtlConnection *connection, ChKind kind, const char *sql, ChRows *rows,
 	return result->status == ETL_DONE;
 }
 
+/*
+ * Has this process been busy, rather than waiting for the network or the
+ * destination, since the last INSERT began?  Then compressing well would only
+ * make everything slower.
+ */
+static bool
+is_busy(EtlConnection *connection)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	uint64		waited = etl_http_waited(connection->http);
+	bool		busy = (waited - connection->insert_waited) * 4 <
+		(uint64) Max(now - connection->insert_time, 1);
+
+	connection->insert_time = now;
+	connection->insert_waited = waited;
+	return busy;
+}
+
 EtlHttpTransfer *
 ch_start_insert(EtlConnection *connection, const char *sql, EtlPhase phase,
 				const char *token, int nspans, const EtlSpan *spans)
@@ -429,6 +447,7 @@ ch_start_insert(EtlConnection *connection, const char *sql, EtlPhase phase,
 	request.nspans = nspans;
 	request.spans = spans;
 	request.compression = connection->compression;
+	request.fast = is_busy(connection);
 	request.response_limit = 4096;
 	return start(connection, &request);
 }

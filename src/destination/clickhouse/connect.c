@@ -44,6 +44,7 @@ ch_need_pool(EtlConnection *connection)
 	if (connection->http != NULL)
 		return;
 	MemoryContextReset(connection->http_context);
+	connection->insert_waited = 0;
 	old = MemoryContextSwitchTo(connection->http_context);
 	memset(&settings, 0, sizeof(settings));
 	settings.connect_timeout = etl_option_int(options, "connect_timeout");

@@ -8,9 +8,11 @@
  * Several tables are under way at a time, each with one batch.
  *
  * An INSERT is one block, so it is stored as a whole or not at all, and its
- * token makes a repetition harmless.  The token names the batch and has a
- * hash of its bytes: the server compares tokens only, and other rows under a
- * known token would be lost.
+ * token makes a repetition harmless.  The server compares tokens only, and
+ * other rows under a known token would be lost.  So the token names the batch,
+ * its bounds and its length; a copied row never changes under its number, but
+ * rows of the stream may be encoded anew with other options, and their
+ * checksum is in the token too.
  *
  * Into an event log nothing may come twice, also after a crash, when batches
  * have other bounds.  So what is there already is asked once, and left out.
@@ -19,7 +21,7 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
+#include "port/pg_crc32c.h"
 #include "utils/memutils.h"
 
 #include "compat.h"
@@ -97,18 +99,24 @@ static char *
 make_token(EtlConnection *connection, const EtlBatch *batch, const EtlItem *first,
 		   const EtlItem *last, int nspans, const EtlSpan *spans)
 {
-	uint64		hash = batch->phase;
+	uint64		bytes = 0;
+	pg_crc32c	crc;
 
+	INIT_CRC32C(crc);
 	for (int i = 0; i < nspans; i++)
-		hash = DatumGetUInt64(hash_any_extended((const unsigned char *) spans[i].data,
-												(int) spans[i].len, hash));
+	{
+		if (batch->phase == ETL_PHASE_STREAM)
+			COMP_CRC32C(crc, spans[i].data, spans[i].len);
+		bytes += spans[i].len;
+	}
+	FIN_CRC32C(crc);
 	return psprintf("%s/%u/%u " UINT64_FORMAT " %u/" UINT64_FORMAT "/" UINT64_FORMAT
-					"-" UINT64_FORMAT "/" UINT64_FORMAT "/%u %016llx",
+					"-" UINT64_FORMAT "/" UINT64_FORMAT "/%u %d " UINT64_FORMAT "/%08x",
 					connection->identity, batch->table->relid, batch->table->generation,
 					batch->incarnation, batch->epoch,
 					(uint64) first->commit_lsn, first->ordinal,
 					(uint64) last->commit_lsn, last->ordinal, last->sub,
-					(unsigned long long) hash);
+					(int) batch->phase, bytes, crc);
 }
 
 /* Start the transfer, or set send->result. */
