@@ -78,6 +78,15 @@
 #define etl_wait_event_new(name)	PG_WAIT_EXTENSION
 #endif
 
+/* An index scan for conditions alone (access/genam.h). */
+#if PG_VERSION_NUM >= 180000
+#define etl_index_beginscan(relation, index, snapshot, nkeys) \
+	index_beginscan(relation, index, snapshot, NULL, nkeys, 0)
+#else
+#define etl_index_beginscan(relation, index, snapshot, nkeys) \
+	index_beginscan(relation, index, snapshot, nkeys, 0)
+#endif
+
 /* A module with a name and a version, where the server can show them (18). */
 #if PG_VERSION_NUM >= 180000
 #define ETL_MODULE_MAGIC	PG_MODULE_MAGIC_EXT(.name = "etl", .version = "1.0")

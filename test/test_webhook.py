@@ -294,13 +294,17 @@ def test_unchanged_toast_is_named_not_made_up(server, db, receiver):
                (big, big), db)
     webhook(server, db, receiver)
     server.wait_for("p", db)
-    for query in ("UPDATE t SET n = 1", "UPDATE t SET n = n + 1", "UPDATE t SET big = 'small', n = 3", "UPDATE t SET n = 4"):
+    server.psql("SELECT etl.stop_pipeline('p')", db)
+    wait_until(lambda: not server.backends("etl writer", db), 10, "stopped")
+    for query in ("UPDATE t SET n = 1", "UPDATE t SET n = n + 1", "UPDATE t SET big = 'small', n = 3", "UPDATE t SET n = 4",
+                  "UPDATE t SET j = '1', b = ''"):
         server.psql(query, db)
-        server.wait_for("p", db)
+    server.psql("SELECT etl.start_pipeline('p')", db)
+    server.wait_for("p", db)
     updates = [e for e in receiver.events() if e["event"] == "update"]
-    assert [u["missing_columns"] for u in updates] == [["big", "j", "b"], ["big", "j", "b"], ["j", "b"], ["j", "b"]]
-    assert {u["updated_table_row_kind"] for u in updates} == {"partial"}
-    assert [u["updated_table_row"].get("big") for u in updates] == [None, None, small, small]
+    assert [u["missing_columns"] for u in updates] == [["big", "j", "b"], ["big", "j", "b"], ["j", "b"], ["j", "b"], []]
+    assert [u["updated_table_row_kind"] for u in updates] == ["partial"] * 4 + ["full"]
+    assert [u["updated_table_row"].get("big") for u in updates] == [None, None, small, small, small]
     assert all(u["old_table_row"] is None for u in updates)
     assert_equal(server, db, receiver.state(), ["public.t"])
     drop(server, db)
@@ -315,9 +319,12 @@ def test_unchanged_toast_under_full_and_in_the_key(server, db, receiver):
                 CREATE PUBLICATION pub FOR TABLE f, k""", db)
     webhook(server, db, receiver)
     server.wait_for("p", db)
-    server.psql("UPDATE f SET n = 1; UPDATE k SET n = 1", db)
+    server.psql("SELECT etl.stop_pipeline('p')", db)
+    wait_until(lambda: not server.backends("etl writer", db), 10, "stopped")
+    server.psql("UPDATE f SET n = 1; UPDATE k SET n = 1; UPDATE k SET n = 2, other = ''", db)
+    server.psql("SELECT etl.start_pipeline('p')", db)
     server.wait_for("p", db)
-    by_table = {e["table"]["name"]: e for e in receiver.events() if e["event"] == "update"}
+    by_table = {e["table"]["name"]: e for e in reversed(receiver.events()) if e["event"] == "update"}
     assert by_table["f"]["updated_table_row"]["big"] == "z" * 50000
     assert by_table["f"]["updated_table_row_kind"] == "full" and by_table["f"]["missing_columns"] == []
     assert by_table["f"]["old_table_row"] == {"id": 1, "n": 0, "big": "z" * 50000}

@@ -111,7 +111,7 @@ static void
 make_item(EtlItem *item, EtlGeneration *generation, EtlRecord *record, uint16 flags)
 {
 	item->data = ETL_RECORD_BODY(record);
-	item->len = record->body_len;
+	item->len = record->body_len - (flags & ETL_ITEM_INCOMPLETE ? record->n * sizeof(EtlToastPointer) : 0);
 	item->op = record->op;
 	item->sub = record->sub;
 	item->flags = flags;
@@ -177,8 +177,14 @@ take_row(EtlWriter *writer, EtlIntake *intake, EtlRecord *record,
 	EtlGeneration *generation = etl_writer_generation(writer, record->table, record->generation);
 	EtlItem		item;
 
-	if (generation == NULL || generation->out || record->body_len == 0)
+	if (generation == NULL || generation->out)
 		return false;
+	if (record->body_len == 0)
+	{
+		if (intake->toast)
+			etl_toast_leave(intake->toast, generation, record);
+		return false;
+	}
 	generation->last_change = record->time;
 	make_item(&item, generation, record,
 			  (record->flags & ETL_RECORD_INCOMPLETE) ? ETL_ITEM_INCOMPLETE : 0);

@@ -47,7 +47,8 @@ typedef enum EtlRecordKind
 
 #define ETL_RECORD_INCOMPLETE	0x01	/* ROW with holes: see toast.h */
 #define ETL_RECORD_KEY_CHANGED	0x02	/* ROW: another key than before, and no
-										 * delete of the old one */
+										 * delete of the old one; the record before
+										 * it has that */
 #define ETL_RECORD_CASCADE		0x01	/* TRUNCATE */
 #define ETL_RECORD_RESTART_IDENTITY 0x02	/* TRUNCATE */
 #define ETL_RECORD_BESIDE		0x01	/* RESYNC */
@@ -59,7 +60,8 @@ typedef enum EtlRecordKind
  *	 BEGIN, COMMIT		body: the encoded event, may be empty; COMMIT's lsn2 is
  *						the end of the commit record, time the commit time
  *	 ROW				key: encoded identity (memcmp-equal = same key) or empty;
- *						body: encoded row
+ *						body: encoded row, then n EtlToastPointers if it is
+ *						incomplete; empty: a row has left this key
  *	 TRUNCATE			key: EtlTruncatedTable of each table; body: encoded
  *						event, may be empty; flags: bit 0 cascade, bit 1
  *						restart identity

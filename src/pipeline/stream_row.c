@@ -14,12 +14,14 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "catalog/pg_class.h"
 #include "utils/datum.h"
 #include "utils/memutils.h"
 
 #include "compat.h"
 #include "pipeline/stream_private.h"
+#include "pipeline/toast.h"
 #include "server/adjusted.h"
 
 /*
@@ -135,6 +137,52 @@ encode_key(EtlStream *stream, EtlStreamRelation *entry, TupleTableSlot *row)
 	}
 }
 
+/*
+ * Behind a row with holes: the pointers that stand in them, by which the
+ * writer may find the values at the source (live.c).  Returns their number.
+ */
+static uint32
+append_pointers(EtlStream *stream, const EtlChange *change)
+{
+	uint32		n = 0;
+	int			attnum = -1;
+
+	while ((attnum = bms_next_member(change->missing, attnum)) >= 0)
+	{
+		EtlToastPointer pointer;
+
+		memset(&pointer, 0, sizeof(pointer));
+		pointer.attnum = attnum;
+		VARATT_EXTERNAL_GET_POINTER(pointer.external,
+									DatumGetPointer(change->new_row->tts_values[attnum - 1]));
+		appendBinaryStringInfo(&stream->body, (const char *) &pointer, sizeof(pointer));
+		n++;
+	}
+	return n;
+}
+
+/*
+ * The row leaves its key for another one, and no delete says so: a record
+ * without a body that tells it to those who look for earlier rows by key.
+ */
+static void
+put_key_left(EtlStream *stream, EtlStreamRelation *entry, const EtlChange *change)
+{
+	EtlRecord	record = {.kind = ETL_RECORD_ROW};
+
+	encode_key(stream, entry, change->old_row);
+	if (stream->key.len == 0)
+		return;
+	record.op = ETL_DELETE;
+	record.table = entry->slot;
+	record.generation = entry->owned.generation;
+	record.version = entry->shape->version;
+	record.lsn = stream->origin.commit_lsn;
+	record.ordinal = change->position.ordinal;
+	record.time = stream->origin.timestamp;
+	etl_queue_put(stream->queue, &record, stream->key.data, stream->key.len, NULL, 0);
+}
+
 /* Encode one image and put it.  False when the table was parked over it. */
 static bool
 put_row(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
@@ -165,10 +213,16 @@ put_row(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
 	record.op = change->op;
 	record.sub = change->position.sub;
 	if (change->missing)
+	{
 		record.flags |= ETL_RECORD_INCOMPLETE;
+		record.n = append_pointers(stream, change);
+	}
 	if (entry->keyed && entry->toasted && change->op == ETL_UPDATE && change->position.sub == 0 &&
 		change->old_row && key_changed(entry))
+	{
 		record.flags |= ETL_RECORD_KEY_CHANGED;
+		put_key_left(stream, entry, change);
+	}
 	record.table = entry->slot;
 	record.generation = entry->owned.generation;
 	record.version = entry->shape->version;

@@ -59,8 +59,7 @@ struct EtlToast
 	HTAB	   *entries;
 	long		sweep_at;		/* number of entries */
 	uint64		released;
-	uint64		valid_from;		/* earlier rows complete nothing */
-	ToastEntry	moved;			/* row whose key changes: its tombstone came
+	ToastEntry	moved;			/* row whose key changes: it left the old one
 								 * last; data NULL: none */
 	XLogRecPtr	moved_lsn;
 	uint64		moved_ordinal;
@@ -303,7 +302,7 @@ fill_in(EtlWriter *writer, EtlGeneration *generation, const ToastEntry *entry,
 static bool
 is_usable(const EtlToast *toast, const ToastEntry *entry, const EtlRecord *record)
 {
-	return entry->position >= Max(toast->released, toast->valid_from) &&
+	return entry->position >= toast->released &&
 		entry->op != ETL_DELETE && entry->version == record->version;
 }
 
@@ -315,9 +314,9 @@ has_key(const ToastEntry *entry, const EtlRecord *record)
 }
 
 /*
- * A deletion may be the first half of a change of the key: the second half
- * can be completed from the row that goes away here.  "entry" is what is
- * remembered under the deleted key, or NULL.
+ * A deletion, or a row that leaves its key, may be the first half of a change
+ * of the key: the second half can be completed from the row that goes away
+ * here.  "entry" is what is remembered under the old key, or NULL.
  */
 static void
 note_moved(EtlToast *toast, const EtlRecord *record, const ToastEntry *entry)
@@ -331,11 +330,32 @@ note_moved(EtlToast *toast, const EtlRecord *record, const ToastEntry *entry)
 	toast->moved_ordinal = record->ordinal;
 }
 
+static void
+set_key(ToastKey *id, const EtlGeneration *generation, const EtlRecord *record)
+{
+	id->hash = DatumGetUInt64(hash_any_extended((const unsigned char *) ETL_RECORD_KEY(record),
+												record->key_len, 0));
+	id->generation = generation->key;
+}
+
+void
+etl_toast_leave(EtlToast *toast, EtlGeneration *generation, const EtlRecord *record)
+{
+	ToastKey	id;
+	ToastEntry *entry;
+
+	set_key(&id, generation, record);
+	entry = hash_search(toast->entries, &id, HASH_FIND, NULL);
+	note_moved(toast, record, entry);
+	if (entry && has_key(entry, record))
+		hash_search(toast->entries, &id, HASH_REMOVE, NULL);
+}
+
 /* What "record" was before, of what is remembered; else NULL. */
 static const ToastEntry *
 former_row(const EtlToast *toast, const EtlRecord *record, const ToastEntry *entry, bool found)
 {
-	if (record->sub > 0)
+	if (record->sub > 0 || (record->flags & ETL_RECORD_KEY_CHANGED))
 		return toast->moved.data && toast->moved_lsn == record->lsn &&
 			toast->moved_ordinal == record->ordinal &&
 			toast->moved.id.generation == entry->id.generation &&
@@ -354,17 +374,7 @@ etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *generation,
 
 	if (chunk)
 		keep_chunk(toast, position, chunk);
-	id.hash = DatumGetUInt64(hash_any_extended((const unsigned char *) ETL_RECORD_KEY(record),
-											   record->key_len, 0));
-	id.generation = generation->key;
-
-	/*
-	 * The row under the old key is there no longer, and what is remembered
-	 * under the new one is of another row.  Keys seldom change: forget all.
-	 */
-	if (record->flags & ETL_RECORD_KEY_CHANGED)
-		toast->valid_from = position;
-
+	set_key(&id, generation, record);
 	sweep(toast);
 	entry = hash_search(toast->entries, &id, HASH_ENTER, &found);
 	former = former_row(toast, record, entry, found);
@@ -374,6 +384,17 @@ etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *generation,
 		bool		complete;
 
 		if (fill_in(writer, generation, former, item, &complete))
+			keep_chunk(toast, position, unconstify(char *, item->data));
+		if (complete)
+			item->flags &= ~ETL_ITEM_INCOMPLETE;
+		MemoryContextSwitchTo(context);
+	}
+	if (item->flags & ETL_ITEM_INCOMPLETE)
+	{
+		MemoryContext context = MemoryContextSwitchTo(toast->context);
+		bool		complete;
+
+		if (etl_live_fill(writer, generation, record, item, &complete))
 			keep_chunk(toast, position, unconstify(char *, item->data));
 		if (complete)
 			item->flags &= ~ETL_ITEM_INCOMPLETE;

@@ -11,21 +11,29 @@
  *	 2. the live row of the source, if it has the very same TOAST pointer
  *	 3. the destination, once everything before is durable (read_back())
  *
- * The first is done in toast.c, the third in readback.c.  What is still
- * incomplete behind them goes out as it is where the destination takes partial
- * rows, and parks the table elsewhere.
+ * They are done in toast.c, live.c and readback.c.  What is still incomplete
+ * behind them goes out as it is where the destination takes partial rows, and
+ * parks the table elsewhere.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef ETL_TOAST_H
 #define ETL_TOAST_H
 
+#include "compat.h"
 #include "pipeline/queue.h"
 #include "pipeline/writer.h"
 
 /* Why a table is parked over such a row. */
 #define ETL_INCOMPLETE_MESSAGE "an unchanged out-of-line value of a row is not known"
 #define ETL_INCOMPLETE_HINT "Use ALTER TABLE ... REPLICA IDENTITY FULL, then etl.retry_table()."
+
+/* A hole of an incomplete row, and what stands there in the source's WAL. */
+typedef struct EtlToastPointer
+{
+	AttrNumber	attnum;
+	varatt_external external;
+} EtlToastPointer;
 
 typedef struct EtlToast EtlToast;	/* rows of one queue, by key */
 
@@ -43,6 +51,12 @@ extern void etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *ge
 						   const EtlRecord *record, uint64 position, void *chunk,
 						   EtlItem *item);
 
+/*
+ * A row leaves its key: "record" has no body, and the next one is the row under
+ * its new key (ETL_RECORD_KEY_CHANGED).
+ */
+extern void etl_toast_leave(EtlToast *toast, EtlGeneration *generation, const EtlRecord *record);
+
 /* Everything before "position" is durable, and may be overwritten. */
 extern void etl_toast_release(EtlToast *toast, uint64 position);
 
@@ -51,6 +65,15 @@ extern void etl_toast_release(EtlToast *toast, uint64 position);
  * there is none (a type was dropped meanwhile).  May open a bracket.
  */
 extern EtlCodec *etl_toast_codec(EtlWriter *writer, EtlGeneration *generation);
+
+/*
+ * Fill the holes of "item", the row of "record", from the live row of the
+ * source (live.c).  Opens a bracket; never waits for a lock.  True when item
+ * points to a new chunk of CurrentMemoryContext; *complete tells whether
+ * nothing is missing any more.
+ */
+extern bool etl_live_fill(EtlWriter *writer, EtlGeneration *generation,
+						  const EtlRecord *record, EtlItem *item, bool *complete);
 
 /* EtlSenderCallbacks.complete of the writer: asks the destination (readback.c). */
 extern void etl_read_back(void *arg, EtlItem *items, int nitems, List **chunks, EtlResult *result);
