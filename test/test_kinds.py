@@ -304,7 +304,7 @@ def test_a_toast_value_that_the_destination_has_not_parks_the_table(server, db, 
     folder.forget(relid(server, db, "t"))
     behind(server, db, "UPDATE t SET n = 1; UPDATE t SET big = 'later'; INSERT INTO u VALUES (1)")
     wait_until(lambda: server.tables("p", db)["public.t"]["state"] == "errored", what="the table is parked")
-    assert "REPLICA IDENTITY FULL" in server.tables("p", db)["public.t"]["hint"]
+    wait_until(lambda: "REPLICA IDENTITY FULL" in server.tables("p", db)["public.t"]["hint"], what="the hint is stored")
     wait_until(lambda: folder.rows(relid(server, db, "u")) == source(server, db, "u"), what="the other goes on")
 
 
@@ -315,7 +315,7 @@ def test_a_toast_value_that_nobody_has_parks_the_table_with_a_hint(server, db, f
     server.wait_for("p", db)
     behind(server, db, "UPDATE t SET n = 1; DELETE FROM t; INSERT INTO t SELECT 1, 1, repeat('y', 5000)")
     wait_until(lambda: server.tables("p", db)["public.t"]["state"] == "errored", what="the table is parked")
-    assert "REPLICA IDENTITY FULL" in server.tables("p", db)["public.t"]["hint"]
+    wait_until(lambda: "REPLICA IDENTITY FULL" in server.tables("p", db)["public.t"]["hint"], what="the hint is stored")
     server.sql("ALTER TABLE t REPLICA IDENTITY FULL; SELECT etl.resync_table('p', 't')", db=db)
     server.wait_for("p", db)
     server.sql("UPDATE t SET n = 2", db=db)
