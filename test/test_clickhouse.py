@@ -371,10 +371,13 @@ def test_unchanged_toast_is_completed_or_parked(server, db, ch, lake, start):
             server.sql("SELECT etl.retry_table('p')", db=db)
         server.wait_for("p", db)
         server.sql("BEGIN; INSERT INTO t VALUES (1, 0, repeat('b', 9000), repeat('o', 9000)); UPDATE t SET n = 1; UPDATE t SET other = 'x';"
-                   "UPDATE t SET n = 2;" + ("UPDATE t SET id = 2;" if engine == "replacing_merge_tree" else "") + "UPDATE t SET n = 3, big = repeat('c', 5000); UPDATE t SET n = 4; COMMIT", db=db)
+                   "UPDATE t SET n = 2; UPDATE t SET id = 2; UPDATE t SET n = 3, big = repeat('c', 5000); UPDATE t SET n = 4; COMMIT", db=db)
         server.wait_for("p", db)
         (assert_current if engine == "replacing_merge_tree" else assert_log)(server, db, ch, lake, "public.t")
     server.sql("UPDATE t SET n = 5", db=db)
+    server.wait_for("p", db)
+    assert_log(server, db, ch, lake, "public.t")
+    server.sql("BEGIN; UPDATE t SET n = 6; UPDATE t SET big = 'short'; COMMIT", db=db)
     assert "REPLICA IDENTITY FULL" in parked(server, db, "public.t")["hint"]
 
 

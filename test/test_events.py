@@ -55,6 +55,7 @@ CHANGES = [
     "INSERT INTO whole_key VALUES (7, 'seven')",
     "UPDATE whole_key SET b = 'sept'",
     "INSERT INTO items VALUES (1, 1, 'thing')",
+    "UPDATE orders SET body = 'another' WHERE id = 10",
 ]
 
 
@@ -155,7 +156,7 @@ def test_ids_and_sequence(story):
 def test_transaction_is_numbered_from_begin_to_commit(story):
     events = story.transaction()
     assert [e["event"] for e in events] == ["begin", "insert", "update", "update", "delete", "update", "delete",
-                                           "insert", "update", "insert", "commit"]
+                                           "insert", "update", "insert", "update", "commit"]
     assert [e["tx_ordinal"] for e in events] == list(range(len(events)))
     assert len({e["commit_lsn"] for e in events}) == 1
     assert {e["phase"] for e in events} == {"ongoing_replication"}
@@ -169,7 +170,7 @@ def test_transaction_is_numbered_from_begin_to_commit(story):
 
 
 def test_rows_and_keys(story):
-    _, insert, update, moved, delete, whole_u, whole_d, key_i, key_u, item, _ = story.transaction()
+    _, insert, update, moved, delete, whole_u, whole_d, key_i, key_u, item, last, _ = story.transaction()
     assert insert["key"] == {"id": 2}
     assert insert["table_row"] == {"id": 2, "note": "a", "total": "5.00", "body": "short"}
     assert list(insert["table_row"]) == ["id", "note", "total", "body"]
@@ -182,7 +183,7 @@ def test_rows_and_keys(story):
     assert update["updated_table_row_kind"] == "full" and update["missing_columns"] == []
     assert update["old_table_row"] is None and update["old_table_row_kind"] is None
 
-    # an unchanged value that is stored out of line is not in the WAL
+    # an unchanged value that is stored out of line is not in the WAL, and no longer in the source
     assert moved["key"] == {"id": 9}
     assert moved["updated_table_row"] == {"id": 10, "note": "moved", "total": "0.00"}
     assert moved["updated_table_row_kind"] == "partial" and moved["missing_columns"] == ["body"]
@@ -198,6 +199,7 @@ def test_rows_and_keys(story):
     assert key_i["key"] == {"a": 7} and key_u["key"] == {"a": 7}
     assert key_u["old_table_row"] == {"a": 7, "b": "seven"} and key_u["old_table_row_kind"] == "full"
     assert item["key"] == {"order_id": 1, "line": 1}
+    assert last["updated_table_row_kind"] == "full" and last["updated_table_row"]["body"] == "another"
 
 
 def test_copy_of_a_table(story):
