@@ -375,6 +375,16 @@ typedef struct EtlBatch
 	void	   *private_data;	/* the kind's own, freed in send_finish */
 } EtlBatch;
 
+/* A generation that is said to be at the destination; see find_generations(). */
+typedef struct EtlExpected
+{
+	Oid			relid;
+	uint32		generation;
+	bool		found;			/* set by the kind: it is there */
+	bool		traces;			/* set by the kind: it, or something that was
+								 * made for it */
+} EtlExpected;
+
 /* ----------
  * The routine
  * ----------
@@ -606,6 +616,16 @@ typedef struct EtlDestinationRoutine
 	 * NULL: it may.
 	 */
 	void		(*check_table) (const EtlShape *shape, const EtlOptions *options, EtlResult *result);
+
+	/* --- network --- */
+
+	/*
+	 * Which of these generations are there, by their marks?  Asked at each
+	 * connect, and when one is missed: a destination that has none of them is
+	 * another one than before, and gets nothing.
+	 */
+	void		(*find_generations) (EtlConnection *connection, int n, EtlExpected *expected,
+									 EtlResult *result);
 } EtlDestinationRoutine;
 
 /*

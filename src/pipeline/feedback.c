@@ -22,6 +22,8 @@ refuse(EtlWriter *writer, EtlGeneration *generation, int sqlstate, const char *m
 {
 	if (generation->out)
 		return;
+	if (sqlstate == ERRCODE_UNDEFINED_TABLE && etl_writer_missing(writer, generation))
+		return;
 	if (generation->on_error == ETL_ON_ERROR_STOP)
 	{
 		etl_writer_stop_at(writer, generation, sqlstate, message, hint, lsn, ordinal);

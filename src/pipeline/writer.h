@@ -14,6 +14,7 @@
  *	 pending.c		what must be stored, in brackets, and retried
  *	 progress.c		marks -> durable positions, release of the rings
  *	 watch.c		definition, requests of users, the slot
+ *	 expected.c		is the destination still the one that we left?
  *	 schedule.c		groups for sync workers, and their ends
  *	 local.c		destinations inside this database
  *
@@ -277,6 +278,10 @@ extern void etl_progress_reset(EtlIntake *intake);
 /* watch.c */
 extern void etl_writer_watch(EtlWriter *writer);
 extern void etl_writer_read_intents(EtlWriter *writer, List *intents);
+
+/* expected.c */
+extern void etl_writer_compare(EtlWriter *writer, EtlResult *result);
+extern bool etl_writer_missing(EtlWriter *writer, EtlGeneration *generation);
 
 /* schedule.c */
 extern void etl_writer_schedule(EtlWriter *writer);

@@ -540,6 +540,8 @@ etl_writer_connect(EtlWriter *writer)
 		result.retry_after = -1;
 		routine->connect(writer->connection, &result);
 		if (result.status == ETL_DONE)
+			etl_writer_compare(writer, &result);
+		if (result.status == ETL_DONE)
 			break;
 		if (result.status == ETL_FATAL)
 			etl_writer_fail(writer, result.sqlstate, result.message,

@@ -216,6 +216,7 @@ const EtlDestinationRoutine etl_clickhouse_routine = {
 	.table_names = clickhouse_table_names,
 	.describe_column = ch_describe_column,
 	.check_table = clickhouse_check_table,
+	.find_generations = ch_find_generations,
 };
 
 PG_FUNCTION_INFO_V1(etl_clickhouse_handler);

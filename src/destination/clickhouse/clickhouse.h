@@ -11,6 +11,7 @@
  *	 client.c		one statement over HTTP, and what answers mean
  *	 ddl.c			statements that make and unmake tables
  *	 generation.c	life of a generation: begun, published, emptied, dropped
+ *	 expected.c		are the generations there that should be?
  *	 send.c			batches
  *
  * Encoder, CREATE TABLE and the head of an INSERT all follow the same layout,
@@ -279,6 +280,11 @@ extern void ch_drop_table(EtlConnection *connection, EtlTable *table, EtlResult 
  */
 extern ChPlace *ch_place(EtlConnection *connection, const EtlTable *table, EtlResult *result);
 extern void ch_forget_place(EtlConnection *connection, Oid relid, uint32 generation);
+
+/* --- expected.c --- */
+
+extern void ch_find_generations(EtlConnection *connection, int n, EtlExpected *expected,
+								EtlResult *result);
 
 /* --- send.c --- */
 

@@ -202,7 +202,7 @@ vanished(const EtlTable *table, EtlResult *result)
 {
 	etl_result_set(result, ETL_PARK, ERRCODE_UNDEFINED_TABLE,
 				   "the table's generation %u does not exist at the destination", table->generation);
-	strlcpy(result->hint, "Somebody has dropped it there; etl.retry_table() copies the table again.",
+	strlcpy(result->hint, "Somebody has dropped it there; etl.resync_table() or etl.retry_table() copies the table again.",
 			sizeof(result->hint));
 }
 

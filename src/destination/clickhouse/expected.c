@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ *
+ * expected.c
+ *	  Are the generations there that should be?
+ *
+ * One look at the marks in the database.  A view counts as a trace of its
+ * generation: who has dropped a table by hand has left it there, and it tells
+ * that the database is the right one.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "destination/clickhouse/clickhouse.h"
+
+/* One object of ours: "mark" says what it was made for. */
+static void
+note(const ChMark *mark, bool whole, int n, EtlExpected *expected)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (expected[i].relid != mark->relid || expected[i].generation != mark->generation)
+			continue;
+		expected[i].traces = true;
+		expected[i].found = expected[i].found || whole;
+	}
+}
+
+static void
+find_generations(EtlConnection *connection, int n, EtlExpected *expected, EtlResult *result)
+{
+	StringInfoData sql;
+	ChRows		rows;
+
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "SELECT name, engine, comment FROM system.tables WHERE database = ");
+	ch_put_literal(&sql, connection->database);
+	appendStringInfoString(&sql, " AND startsWith(comment, ");
+	ch_put_literal(&sql, psprintf("etl 1 %s/", connection->identity));
+	appendStringInfoString(&sql, ") FORMAT RowBinary");
+	if (!ch_run(connection, CH_READ, sql.data, &rows, NULL, result))
+		return;
+	while (ch_rows_more(&rows))
+	{
+		char	   *name = ch_rows_string(&rows);
+		char	   *engine = ch_rows_string(&rows);
+		char	   *comment = ch_rows_string(&rows);
+		ChMark		mark;
+
+		/* "old" ones are on their way out, whatever they say */
+		if (ch_mark_parse(connection, comment, &mark))
+			note(&mark, strcmp(engine, "View") != 0 && strncmp(name, "_etl_old_", 9) != 0,
+				 n, expected);
+	}
+	if (rows.broken)
+		etl_result_set(result, ETL_RETRY, ERRCODE_FDW_ERROR, "the answer of ClickHouse is malformed");
+}
+
+void
+ch_find_generations(EtlConnection *connection, int n, EtlExpected *expected, EtlResult *result)
+{
+	MemoryContext old;
+
+	memset(result, 0, sizeof(*result));
+	MemoryContextReset(connection->scratch);
+	old = MemoryContextSwitchTo(connection->scratch);
+	find_generations(connection, n, expected, result);
+	MemoryContextSwitchTo(old);
+}
