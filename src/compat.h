@@ -94,6 +94,14 @@
 #define ETL_MODULE_MAGIC	PG_MODULE_MAGIC
 #endif
 
+/* Virtual generated columns in an expression (rewrite/rewriteHandler.h; 18). */
+#if PG_VERSION_NUM >= 180000
+#define etl_expand_generated_columns(node, relation, index) \
+	expand_generated_columns_in_expr(node, relation, index)
+#else
+#define etl_expand_generated_columns(node, relation, index) (node)
+#endif
+
 /* ----------
  * Logical decoding.  Users include replication/logical.h and slot.h first.
  * ----------

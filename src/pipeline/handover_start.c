@@ -70,16 +70,19 @@ reload_body(void *arg)
 	EtlHandover *h = arg;
 	EtlConfig  *config = etl_config_load(h->config->id, false, h->context);
 	MemoryContext context;
-	List	   *rules;
+	ListCell   *lc;
 
 	etl_rules_load_local_schemas();
 	if (config == NULL)
 		return;
 	context = MemoryContextSwitchTo(h->context);
 	h->config = config;
-	rules = etl_store_read_rules(config->id);
-	if (rules != NIL)
-		h->rules = rules;
+
+	/* rules of the copy itself stay: the stored ones may begin later by now */
+	h->rules = list_copy(h->group->rules);
+	foreach(lc, etl_store_read_rules(config->id))
+		if (((EtlRule *) lfirst(lc))->from_lsn >= h->group->snapshot_lsn)
+			h->rules = lappend(h->rules, lfirst(lc));
 	for (int i = 0; i < h->ntables; i++)
 	{
 		List	   *shapes = etl_store_read_shapes(config->id, h->tables[i].relid,

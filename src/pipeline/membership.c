@@ -14,14 +14,13 @@
 #include "pipeline/writer.h"
 #include "server/worker.h"
 
-static const char *const filtered_message = "row filters are not supported yet";
 static const char *const via_root_message = "publish_via_partition_root is not supported yet";
 static const char *const unsupported_hint = "Correct the publication with ALTER PUBLICATION, then call etl.retry_table().";
 
 static const char *
 unsupported(const EtlRule *rule)
 {
-	return rule->filtered ? filtered_message : rule->via_root ? via_root_message : NULL;
+	return rule->via_root ? via_root_message : NULL;
 }
 
 static void

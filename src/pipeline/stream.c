@@ -194,14 +194,15 @@ etl_stream_announce(EtlStream *stream, EtlStreamRelation *entry, const EtlShape 
 
 /*
  * RESYNC: the table needs a new generation from here.  Where the destination
- * follows shapes, the old one goes on receiving changes beside it; else the
- * table's changes stop here.
+ * follows shapes, or the shape stays, the old one goes on receiving changes
+ * beside it; else the table's changes stop here.
  */
 void
 etl_stream_put_resync(EtlStream *stream, EtlStreamRelation *entry, EtlCopyReason reason)
 {
 	EtlRecord	record = {.kind = ETL_RECORD_RESYNC};
-	bool		beside = (stream->config->routine->abilities & ETL_FOLLOWS_SHAPES) != 0;
+	bool		beside = reason == ETL_COPY_FILTER_CHANGE ||
+		(stream->config->routine->abilities & ETL_FOLLOWS_SHAPES) != 0;
 
 	record.table = entry->slot;
 	record.generation = entry->owned.generation;
@@ -375,6 +376,8 @@ start_change(EtlStream *stream, Relation relation, uint8 operation, uint64 ordin
 	stream->encoding_relid = entry->relid;
 	stream->encoding_ordinal = ordinal;
 	etl_stream_resolve_shape(stream, entry, relation);
+	if (entry->deliver && entry->rule->filter && operation != ETL_PUBLISH_TRUNCATE)
+		(void) etl_stream_filter(stream, entry, relation);
 	return entry->deliver ? entry : NULL;
 }
 

@@ -14,6 +14,7 @@
 #include "pipeline/ownership.h"
 #include "pipeline/stream.h"
 #include "schema/shape.h"
+#include "source/filter.h"
 #include "source/rules.h"
 
 /* Everything known about one relation that a rule names or named. */
@@ -37,6 +38,7 @@ typedef struct EtlStreamRelation
 	EtlShape   *shape;
 	EtlCodec   *codec;
 	uint32		abilities;		/* of the destination for this table */
+	EtlFilter  *filter;			/* of rule, or NULL */
 	TupleTableSlot *new_row;
 	TupleTableSlot *old_row;
 	bool		keyed;			/* rows carry their key (unchanged TOAST may be
@@ -95,8 +97,11 @@ struct EtlStream
 
 /* stream_relation.c */
 extern EtlStreamRelation *etl_stream_relation(EtlStream *stream, Oid relid, bool create);
+extern const EtlRule *etl_stream_rule_in_force(const EtlStream *stream,
+											   const EtlStreamRelation *entry);
 extern void etl_stream_fix(EtlStream *stream, EtlStreamRelation *entry);
 extern void etl_stream_resolve_shape(EtlStream *stream, EtlStreamRelation *entry, Relation relation);
+extern EtlFilter *etl_stream_filter(EtlStream *stream, EtlStreamRelation *entry, Relation relation);
 extern void etl_stream_add_version(EtlStream *stream, EtlStreamRelation *entry, const EtlShape *shape);
 
 /* stream_rules.c */

@@ -23,6 +23,7 @@
 #include "utils/rel.h"
 #include "utils/rls.h"
 
+#include "catalog/options.h"
 #include "pipeline/store.h"
 #include "pipeline/stream_private.h"
 #include "server/worker.h"
@@ -144,8 +145,8 @@ own_by_group(EtlStream *stream, EtlStreamRelation *entry)
 }
 
 /* Newest version strictly below the transaction's own commit position. */
-static const EtlRule *
-rule_in_force(EtlStream *stream, EtlStreamRelation *entry)
+const EtlRule *
+etl_stream_rule_in_force(const EtlStream *stream, const EtlStreamRelation *entry)
 {
 	ListCell   *lc;
 
@@ -172,13 +173,13 @@ etl_stream_fix(EtlStream *stream, EtlStreamRelation *entry)
 	entry->transaction = stream->transaction;
 	entry->deliver = false;
 
-	rule = rule_in_force(stream, entry);
+	rule = etl_stream_rule_in_force(stream, entry);
 	if (rule != entry->rule)
 	{
 		entry->rule = rule;
 		entry->stale = true;	/* the column list may differ */
 	}
-	if (rule == NULL || !rule->published || rule->excluded || rule->filtered || rule->via_root)
+	if (rule == NULL || !rule->published || rule->excluded || rule->via_root)
 		return;
 	entry->deliver = stream->is_sync ? own_by_group(stream, entry) : own_by_slot(stream, entry);
 }
@@ -257,6 +258,22 @@ adds_value_to_old_rows(Relation relation, const EtlShape *previous, const EtlSha
 	return false;
 }
 
+/*
+ * Columns that the table had before, and that enter the publication's list
+ * here: old rows have values that no event has carried.
+ */
+static bool
+publishes_old_columns(const EtlShape *previous, const EtlShape *shape, const EtlOptions *options)
+{
+	if (strcmp(etl_option_text(options, "on_column_published"), "resync") != 0)
+		return false;
+	for (int i = 0; i < shape->ncolumns; i++)
+		if (shape->columns[i].attnum <= previous->natts &&
+			etl_shape_column(previous, shape->columns[i].attnum) == NULL)
+			return true;
+	return false;
+}
+
 /* Rows can be completed by key: is it worth sending the key along? */
 static bool
 wants_key(const EtlStream *stream, const EtlShape *shape)
@@ -278,6 +295,7 @@ build_encoder(EtlStream *stream, EtlStreamRelation *entry, Relation relation, Et
 	TupleDesc	desc = CreateTupleDescCopyConstr(RelationGetDescr(relation));
 
 	entry->shape = shape;
+	entry->filter = NULL;		/* made when the first row comes */
 	entry->new_row = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
 	entry->old_row = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
 	entry->keyed = wants_key(stream, shape);
@@ -287,6 +305,31 @@ build_encoder(EtlStream *stream, EtlStreamRelation *entry, Relation relation, Et
 			entry->foreign_types = true;
 	entry->abilities = etl_table_abilities(stream->config->routine, options);
 	entry->codec = stream->config->routine->codec_create(shape, NULL, options);
+}
+
+/*
+ * The row filter of the rule in force, compiled for the relation as it is now;
+ * NULL: there is none.  A transaction that changes the table together with its
+ * filter is filtered as the catalogs have it at this change.
+ */
+EtlFilter *
+etl_stream_filter(EtlStream *stream, EtlStreamRelation *entry, Relation relation)
+{
+	const char *expression = entry->rule->filter;
+	MemoryContext caller;
+
+	if (expression == NULL || entry->filter)
+		return entry->filter;
+	if (!etl_filter_fits(expression, relation))
+		expression = etl_rules_read_relation(stream->config->publication, entry->relid,
+											 stream->origin.commit_lsn)->filter;
+	if (expression)
+	{
+		caller = MemoryContextSwitchTo(entry->context);
+		entry->filter = etl_filter_create(expression, relation);
+		MemoryContextSwitchTo(caller);
+	}
+	return entry->filter;
 }
 
 /* Why the owner may not read the columns of "shape" (any more); NULL: may. */
@@ -377,9 +420,14 @@ etl_stream_resolve_shape(EtlStream *stream, EtlStreamRelation *entry, Relation r
 			etl_stream_put_resync(stream, entry, ETL_COPY_REWRITE);
 			return;
 		}
-		etl_stream_announce(stream, entry, previous);
+
+		/* the copy is asked for first: a shape that is stored is not new again */
 		if (is_new && previous && adds_value_to_old_rows(relation, previous, built))
 			etl_stream_put_resync(stream, entry, ETL_COPY_REWRITE);
+		else if (is_new && previous &&
+				 publishes_old_columns(previous, built, entry->options ? entry->options : stream->config->options))
+			etl_stream_put_resync(stream, entry, ETL_COPY_FILTER_CHANGE);
+		etl_stream_announce(stream, entry, previous);
 	}
 }
 

@@ -253,12 +253,44 @@ put_split(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
 	(void) put_row(stream, entry, change);
 }
 
+/*
+ * Ask the publication's row filter; what passes has its rows in the slots.  An
+ * update may become an insert or a delete, which keeps its ordinal.
+ */
+static bool
+passes_filter(EtlStreamRelation *entry, EtlOperation *op, HeapTuple *new_tuple, HeapTuple *old_tuple)
+{
+	bool		passes;
+
+	if (*new_tuple)
+		ExecStoreHeapTuple(*new_tuple, entry->new_row, false);
+	if (*old_tuple)
+		ExecStoreHeapTuple(*old_tuple, entry->old_row, false);
+	passes = etl_filter_change(entry->filter, op, *new_tuple ? entry->new_row : NULL,
+							   *old_tuple ? entry->old_row : NULL);
+	if (!passes || *op == ETL_DELETE)
+	{
+		ExecClearTuple(entry->new_row);
+		*new_tuple = NULL;
+	}
+	if (!passes || *op == ETL_INSERT)
+	{
+		ExecClearTuple(entry->old_row);
+		*old_tuple = NULL;
+	}
+	return passes;
+}
+
 void
 etl_stream_deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation op,
 			uint64 ordinal, HeapTuple new_tuple, HeapTuple old_tuple)
 {
 	EtlChange	change;
 	bool		full = entry->shape->replica_identity == REPLICA_IDENTITY_FULL;
+	bool		updated = op == ETL_UPDATE;
+
+	if (entry->filter && !passes_filter(entry, &op, &new_tuple, &old_tuple))
+		return;
 
 	memset(&change, 0, sizeof(change));
 	change.op = op;
@@ -268,19 +300,21 @@ etl_stream_deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation
 	change.origin = &stream->origin;
 	if (new_tuple)
 	{
-		ExecStoreHeapTuple(new_tuple, entry->new_row, false);
+		if (!entry->filter)
+			ExecStoreHeapTuple(new_tuple, entry->new_row, false);
 		slot_getallattrs(entry->new_row);
 		change.new_row = entry->new_row;
 		entry->toasted = entry->toasted || is_toasted(entry);
 	}
 	if (old_tuple)
 	{
-		ExecStoreHeapTuple(old_tuple, entry->old_row, false);
+		if (!entry->filter)
+			ExecStoreHeapTuple(old_tuple, entry->old_row, false);
 		slot_getallattrs(entry->old_row);
 		change.old_row = entry->old_row;
 		change.old_kind = full ? ETL_OLD_FULL : ETL_OLD_KEY;
 	}
-	if (op == ETL_UPDATE)
+	if (updated && new_tuple)
 		change.missing = find_missing(entry, old_tuple != NULL);
 
 	if (op == ETL_UPDATE && old_tuple && entry->shape->nkeys > 0 &&

@@ -23,6 +23,7 @@
 #include "utils/relcache.h"
 #include "utils/syscache.h"
 
+#include "catalog/options.h"
 #include "pipeline/store.h"
 #include "pipeline/stream_private.h"
 #include "server/worker.h"
@@ -219,28 +220,92 @@ etl_stream_load_rules(EtlStream *stream)
  * ----------
  */
 
-/* Newest version of a relation's rule, whatever its position. */
+/* The newest version, whatever its position; and the one made by this commit. */
 static const EtlRule *
-newest_rule(EtlStream *stream, Oid relid)
+newest_rule(EtlStreamRelation *entry)
 {
-	EtlStreamRelation *entry = etl_stream_relation(stream, relid, false);
-
 	return entry && entry->rules ? linitial(entry->rules) : NULL;
 }
 
-/* "rule" differs from what was known: add it at this commit. */
+static const EtlRule *
+rule_of_commit(EtlStream *stream, EtlStreamRelation *entry)
+{
+	ListCell   *lc;
+
+	foreach(lc, entry->rules)
+		if (((EtlRule *) lfirst(lc))->from_lsn == stream->origin.commit_lsn)
+			return lfirst(lc);
+	return NULL;
+}
+
+/*
+ * Rows that are at the destination, or are missing there, by the old rule: does
+ * the new one ask for a new copy?  (What new columns ask for, the shape says.)
+ */
+static bool
+outdates_rows(EtlStream *stream, const EtlStreamRelation *entry,
+			  const EtlRule *old, const EtlRule *rule)
+{
+	const EtlOptions *options = entry->options ? entry->options : stream->config->options;
+
+	return ((rule->operations & ~old->operations) != 0 ||
+			!etl_filter_equal(old->filter, rule->filter)) &&
+		strcmp(etl_option_text(options, "on_filter_change"), "resync") == 0;
+}
+
+/*
+ * The rule of a table changes with this commit: its new shape is announced at
+ * this place, and its rows are copied again where they are out of date.  A
+ * replay does the same: the writer knows whether it is done.
+ */
+static void
+follow_rule(EtlStream *stream, const EtlRule *old, const EtlRule *rule)
+{
+	EtlStreamRelation *entry = etl_stream_relation(stream, rule->relid, false);
+	const EtlRule *known = rule_of_commit(stream, entry);
+	Relation	relation;
+
+	if (!old->published || !rule->published || rule->excluded)
+		return;
+	etl_stream_fix(stream, entry);
+	if (!entry->deliver)
+		return;
+	if (outdates_rows(stream, entry, old, rule))
+		etl_stream_put_resync(stream, entry, ETL_COPY_FILTER_CHANGE);
+	if (!entry->deliver || known == NULL || bms_equal(old->columns, rule->columns))
+		return;
+
+	relation = RelationIdGetRelation(rule->relid);
+	if (relation == NULL)
+		return;
+	entry->rule = known;		/* no row of this transaction comes any more */
+	entry->stale = true;
+	etl_stream_resolve_shape(stream, entry, relation);
+	RelationClose(relation);
+}
+
+/*
+ * Does "rule" differ from what was in force?  Then it is a new version, unless
+ * this is a replay, which finds known versions again.
+ */
 static List *
 compare_rule(EtlStream *stream, EtlRule *rule, List *changed)
 {
-	const EtlRule *known = newest_rule(stream, rule->relid);
+	EtlStreamRelation *entry = etl_stream_relation(stream, rule->relid, false);
+	const EtlRule *newest = newest_rule(entry);
+	const EtlRule *old = entry ? etl_stream_rule_in_force(stream, entry) : NULL;
+	XLogRecPtr	lsn = stream->origin.commit_lsn;
 
-	/* what a replay finds again is known already */
-	if (known && known->from_lsn >= stream->origin.commit_lsn)
+	if (old == NULL ? !rule->published : etl_rule_equal(old, rule))
 		return changed;
-	if (known == NULL ? !rule->published : etl_rule_equal(known, rule))
-		return changed;
-	etl_stream_add_rule(stream, rule);
-	return lappend(changed, rule);
+	if (newest == NULL || newest->from_lsn < lsn)
+	{
+		etl_stream_add_rule(stream, rule);
+		changed = lappend(changed, rule);
+	}
+	if (old)
+		follow_rule(stream, old, rule);
+	return changed;
 }
 
 /* The publication was touched: compare all of it. */
@@ -282,7 +347,7 @@ compare_publication(EtlStream *stream)
 	hash_seq_init(&scan, stream->relations);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
-		const EtlRule *known = entry->rules ? linitial(entry->rules) : NULL;
+		const EtlRule *known = etl_stream_rule_in_force(stream, entry);
 
 		if (known && known->published && entry->listed != stream->transaction)
 			gone = lappend_oid(gone, entry->relid);

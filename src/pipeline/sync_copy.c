@@ -158,9 +158,6 @@ plan_table(EtlSyncGroup *group, EtlSyncTable *table, Relation relation)
 		MemoryContextSwitchTo(context);
 		return false;
 	}
-	if (rule->filtered)
-		etl_sync_park(table, ERRCODE_FEATURE_NOT_SUPPORTED,
-					  "row filters of publications are not supported yet", NULL);
 	if (rule->via_root)
 		etl_sync_park(table, ERRCODE_FEATURE_NOT_SUPPORTED,
 					  "publish_via_partition_root is not supported yet", NULL);
@@ -379,8 +376,8 @@ copy_table(Copy *copy)
 			if (etl_option_bool(table->table.options, "copy_data"))
 			{
 				put_copy_begin(copy);
-				if (etl_copy_table(relation, table->shape, group->config->owner,
-								   copy_row, copy))
+				if (etl_copy_table(relation, table->shape, table->rule->filter,
+								   group->config->owner, copy_row, copy))
 					put_copy_end(copy);
 			}
 		}

@@ -28,6 +28,7 @@
 
 #include "compat.h"
 #include "source/copy.h"
+#include "source/filter.h"
 
 typedef struct CopyReceiver
 {
@@ -124,7 +125,7 @@ make_receiver(Relation relation, const EtlShape *shape, EtlCopyRow deliver, void
  * and copied by itself.
  */
 static char *
-copy_query(Relation relation, const EtlShape *shape)
+copy_query(Relation relation, const EtlShape *shape, const char *filter)
 {
 	StringInfoData query;
 
@@ -141,6 +142,8 @@ copy_query(Relation relation, const EtlShape *shape)
 	appendStringInfo(&query, " FROM ONLY %s",
 					 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(relation)),
 												RelationGetRelationName(relation)));
+	if (filter)
+		appendStringInfo(&query, " WHERE %s", etl_filter_text(filter, relation));
 	return query.data;
 }
 
@@ -159,8 +162,8 @@ check_row_security(Relation relation, Oid owner)
 }
 
 bool
-etl_copy_table(Relation relation, const EtlShape *shape, Oid owner,
-			   EtlCopyRow row, void *arg)
+etl_copy_table(Relation relation, const EtlShape *shape, const char *filter,
+			   Oid owner, EtlCopyRow row, void *arg)
 {
 	CopyReceiver *receiver;
 	SPIExecuteOptions options = {0};
@@ -179,7 +182,7 @@ etl_copy_table(Relation relation, const EtlShape *shape, Oid owner,
 	receiver = make_receiver(relation, shape, row, arg);
 	options.read_only = true;
 	options.dest = &receiver->pub;
-	rc = SPI_execute_extended(copy_query(relation, shape), &options);
+	rc = SPI_execute_extended(copy_query(relation, shape, filter), &options);
 	if (rc != SPI_OK_SELECT)
 		elog(ERROR, "copy of table \"%s\" returned %s",
 			 RelationGetRelationName(relation), SPI_result_code_string(rc));

@@ -21,15 +21,15 @@
 typedef bool (*EtlCopyRow) (void *arg, TupleTableSlot *row);
 
 /*
- * Read the shape's columns of the open relation and call "row" for each row.
- * Returns true when all rows were read, false when "row" ended it.
+ * Read the shape's columns of the open relation and call "row" for each row
+ * that passes "filter" (filter.h; NULL: all).  Returns true when all rows were read, false when "row" ended it.
  *
  * Privileges are those of "owner": ERROR 42501 when it may not SELECT these
  * columns, or when row-level security would filter the rows.  Needs an open
  * transaction with an active snapshot.
  */
-extern bool etl_copy_table(Relation relation, const EtlShape *shape, Oid owner,
-						   EtlCopyRow row, void *arg);
+extern bool etl_copy_table(Relation relation, const EtlShape *shape, const char *filter,
+						   Oid owner, EtlCopyRow row, void *arg);
 
 /*
  * Has another session been waiting for a lock on one of these tables for at

@@ -8,8 +8,8 @@
  * decoding callback and the current state in a bracket.
  *
  * The meaning is pgoutput's (get_rel_sync_entry() in pgoutput.c), for
- * partitions that are published as themselves.  Row filters and
- * publish_via_partition_root are recognised and reported, not yet applied.
+ * partitions that are published as themselves.  publish_via_partition_root is
+ * recognised and reported, not yet applied.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,6 +20,7 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "catalog/catalog.h"
+#include "catalog/catversion.h"
 #include "catalog/indexing.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
@@ -34,6 +35,7 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
+#include "source/filter.h"
 #include "source/rules.h"
 
 /* Names in etl.local_schema, as of the last bracket; in TopMemoryContext. */
@@ -130,20 +132,26 @@ is_published(const Publication *publication, Oid relid, Form_pg_class class, boo
 		list_member_oid(GetSchemaPublications(class->relnamespace), publication->oid);
 }
 
-/* Column list and row filter of the relation's own entry, if it has one. */
+/*
+ * Column list and row filter of the relation's own entry, if it has one.  The
+ * filter counts for nothing where the publication has all tables or all of
+ * the relation's schema.
+ */
 static void
-read_entry(const Publication *publication, EtlRule *rule)
+read_entry(const Publication *publication, EtlRule *rule, Oid namespace_oid)
 {
 	HeapTuple	tuple = SearchSysCache2(PUBLICATIONRELMAP, ObjectIdGetDatum(rule->relid),
 										ObjectIdGetDatum(publication->oid));
 	bool		isnull;
+	Datum		filter;
 	Datum		columns;
 
 	if (!HeapTupleIsValid(tuple))
 		return;
 
-	(void) SysCacheGetAttr(PUBLICATIONRELMAP, tuple, Anum_pg_publication_rel_prqual, &isnull);
-	rule->filtered = !isnull;
+	filter = SysCacheGetAttr(PUBLICATIONRELMAP, tuple, Anum_pg_publication_rel_prqual, &isnull);
+	if (!isnull && !list_member_oid(GetSchemaPublications(namespace_oid), publication->oid))
+		rule->filter = TextDatumGetCString(filter);
 	columns = SysCacheGetAttr(PUBLICATIONRELMAP, tuple, Anum_pg_publication_rel_prattrs, &isnull);
 	if (!isnull)
 		rule->columns = pub_collist_to_bitmapset(NULL, columns, NULL);
@@ -188,7 +196,7 @@ read_rule(const Publication *publication, Oid relid, XLogRecPtr from_lsn)
 			(publication->pubactions.pubdelete ? ETL_PUBLISH_DELETE : 0) |
 			(publication->pubactions.pubtruncate ? ETL_PUBLISH_TRUNCATE : 0);
 		if (!publication->alltables)
-			read_entry(publication, rule);
+			read_entry(publication, rule, class->relnamespace);
 	}
 	ReleaseSysCache(tuple);
 	return rule;
@@ -281,8 +289,8 @@ etl_rule_equal(const EtlRule *a, const EtlRule *b)
 	if (!a->published)
 		return a->dropped == b->dropped;
 	return a->operations == b->operations && a->excluded == b->excluded &&
-		a->filtered == b->filtered && a->via_root == b->via_root &&
-		bms_equal(a->columns, b->columns);
+		a->via_root == b->via_root && bms_equal(a->columns, b->columns) &&
+		etl_filter_equal(a->filter, b->filter);
 }
 
 EtlRule *
@@ -292,30 +300,35 @@ etl_rule_copy(const EtlRule *rule)
 
 	*copy = *rule;
 	copy->columns = bms_copy(rule->columns);
+	copy->filter = rule->filter ? pstrdup(rule->filter) : NULL;
 	copy->schema_name = rule->schema_name ? pstrdup(rule->schema_name) : NULL;
 	copy->table_name = rule->table_name ? pstrdup(rule->table_name) : NULL;
 	return copy;
 }
 
 /* ----------
- * Flat form: fixed part, two texts, the column list as attnums.
+ * Flat form: fixed part, two texts, the column list as attnums, the filter.
+ * Filters are of one catalog version: what a server of another one has left is
+ * of no use.
  * ----------
  */
 typedef struct FlatRule
 {
 	uint32		len;			/* of this rule, all included */
+	uint32		catalog_version;
 	Oid			relid;
 	XLogRecPtr	from_lsn;
 	bool		published;
 	bool		dropped;
 	uint8		operations;
 	uint8		excluded;
-	bool		filtered;
 	bool		via_root;
 	bool		has_columns;
+	bool		has_filter;
 	int16		ncolumns;
 	uint16		schema_len;
 	uint16		table_len;
+	uint32		filter_len;
 } FlatRule;
 
 void
@@ -330,20 +343,22 @@ etl_rules_serialize(List *rules, StringInfo out)
 		int			attnum = -1;
 
 		memset(&flat, 0, sizeof(flat));
+		flat.catalog_version = CATALOG_VERSION_NO;
 		flat.relid = rule->relid;
 		flat.from_lsn = rule->from_lsn;
 		flat.published = rule->published;
 		flat.dropped = rule->dropped;
 		flat.operations = rule->operations;
 		flat.excluded = rule->excluded;
-		flat.filtered = rule->filtered;
 		flat.via_root = rule->via_root;
 		flat.has_columns = rule->columns != NULL;
 		flat.ncolumns = bms_num_members(rule->columns);
 		flat.schema_len = rule->schema_name ? strlen(rule->schema_name) : 0;
 		flat.table_len = rule->table_name ? strlen(rule->table_name) : 0;
+		flat.has_filter = rule->filter != NULL;
+		flat.filter_len = rule->filter ? strlen(rule->filter) : 0;
 		flat.len = sizeof(flat) + flat.schema_len + flat.table_len +
-			flat.ncolumns * sizeof(int16);
+			flat.ncolumns * sizeof(int16) + flat.filter_len;
 
 		appendBinaryStringInfo(out, (const char *) &flat, sizeof(flat));
 		appendBinaryStringInfo(out, rule->schema_name ? rule->schema_name : "", flat.schema_len);
@@ -354,6 +369,8 @@ etl_rules_serialize(List *rules, StringInfo out)
 
 			appendBinaryStringInfo(out, (const char *) &column, sizeof(column));
 		}
+		if (rule->filter)
+			appendBinaryStringInfo(out, rule->filter, flat.filter_len);
 	}
 }
 
@@ -381,7 +398,6 @@ etl_rules_deserialize(const char *data, uint32 len)
 		rule->dropped = flat.dropped;
 		rule->operations = flat.operations;
 		rule->excluded = flat.excluded;
-		rule->filtered = flat.filtered;
 		rule->via_root = flat.via_root;
 		rule->schema_name = pnstrdup(at, flat.schema_len);
 		at += flat.schema_len;
@@ -394,7 +410,11 @@ etl_rules_deserialize(const char *data, uint32 len)
 			memcpy(&column, at + i * sizeof(column), sizeof(column));
 			rule->columns = bms_add_member(rule->columns, column);
 		}
-		rules = lappend(rules, rule);
+		at += flat.ncolumns * sizeof(int16);
+		if (flat.has_filter)
+			rule->filter = pnstrdup(at, flat.filter_len);
+		if (flat.catalog_version == CATALOG_VERSION_NO)
+			rules = lappend(rules, rule);
 		data += flat.len;
 	}
 	return rules;

@@ -46,10 +46,10 @@ typedef struct EtlRule
 	bool		dropped;		/* ... because the table is gone */
 	uint8		operations;		/* ETL_PUBLISH_ bits */
 	uint8		excluded;		/* EtlExcluded */
-	bool		filtered;		/* has a row filter (not supported yet) */
 	bool		via_root;		/* a partition published as its root (not
 								 * supported yet) */
 	Bitmapset  *columns;		/* attnums, NULL = all */
+	char	   *filter;			/* see filter.h, NULL = all rows */
 	char	   *schema_name;
 	char	   *table_name;
 } EtlRule;

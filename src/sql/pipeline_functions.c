@@ -31,33 +31,12 @@ PG_FUNCTION_INFO_V1(etl_create_pipeline);
 PG_FUNCTION_INFO_V1(etl_alter_pipeline);
 PG_FUNCTION_INFO_V1(etl_rename_pipeline);
 
-/* Does a table of the publication have a row filter? */
-static bool
-publication_has_filter(Oid publication)
-{
-	Relation	rel = table_open(PublicationRelRelationId, AccessShareLock);
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	bool		found = false;
-
-	ScanKeyInit(&key, Anum_pg_publication_rel_prpubid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(publication));
-	scan = systable_beginscan(rel, PublicationRelPrpubidIndexId, true, NULL, 1, &key);
-	while (!found && (tuple = systable_getnext(scan)) != NULL)
-		found = !heap_attisnull(tuple, Anum_pg_publication_rel_prqual, RelationGetDescr(rel));
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return found;
-}
-
 /* The publication must exist and ask only for what is supported. */
 static void
 check_publication(const char *name)
 {
 	HeapTuple	tuple = SearchSysCache1(PUBLICATIONNAME, CStringGetDatum(name));
 	Form_pg_publication form;
-	Oid			oid;
 	bool		via_root;
 
 	if (!HeapTupleIsValid(tuple))
@@ -66,7 +45,6 @@ check_publication(const char *name)
 				 errmsg("publication \"%s\" does not exist", name),
 				 errhint("Make one with CREATE PUBLICATION.")));
 	form = (Form_pg_publication) GETSTRUCT(tuple);
-	oid = form->oid;
 	via_root = form->pubviaroot;
 	ReleaseSysCache(tuple);
 
@@ -75,11 +53,6 @@ check_publication(const char *name)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("publication \"%s\" uses publish_via_partition_root, which is not supported yet", name),
 				 errhint("ALTER PUBLICATION ... SET (publish_via_partition_root = false) publishes the partitions themselves.")));
-	if (publication_has_filter(oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("publication \"%s\" has a row filter, which is not supported yet", name),
-				 errhint("Publish the table without WHERE.")));
 }
 
 /* ID of the pipeline of that name, or 0. */

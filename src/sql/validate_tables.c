@@ -164,8 +164,6 @@ why_not_replicable(const EtlRule *rule)
 		case ETL_NOT_EXCLUDED:
 			break;
 	}
-	if (rule->filtered)
-		return "row filters are not supported yet: the table will be parked";
 	if (rule->via_root)
 		return "publish_via_partition_root is not supported yet: the table will be parked";
 	return NULL;
