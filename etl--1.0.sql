@@ -154,6 +154,7 @@ CREATE TABLE etl.schema_history (
     version     integer NOT NULL,
     from_lsn    pg_lsn NOT NULL,
     shape       bytea NOT NULL,         -- serialised, see schema/shape.h
+    layout      text,                   -- of version 1: see catalog/option_layout.c
     recorded    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     PRIMARY KEY (pipeline_id, relid, generation, version)
 );

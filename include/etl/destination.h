@@ -158,6 +158,9 @@ typedef enum EtlOptionType
 #define ETL_OPTION_FILE		0x0400	/* needs pg_read_server_files */
 #define ETL_OPTION_SUPERUSER 0x0800 /* superusers only */
 #define ETL_OPTION_RESTART	0x1000	/* changes encoding: pair restarts */
+#define ETL_OPTION_LAYOUT	0x2000	/* decides what a table looks like: a
+									 * generation keeps the value it was made
+									 * with, another value makes a new one */
 
 typedef struct EtlOptionDef
 {

@@ -44,6 +44,14 @@ struct EtlTableConfig
 	EtlOptions *options;
 };
 
+/* A generation that was made with other options than those of now. */
+typedef struct EtlLayoutConfig
+{
+	Oid			relid;
+	uint32		generation;
+	EtlOptions *options;
+} EtlLayoutConfig;
+
 /* Column of the only row of the last SPI query. */
 static Datum
 column(int number, bool *isnull)
@@ -219,6 +227,49 @@ load_tables(EtlConfig *config)
 	}
 }
 
+/* Generations that look otherwise than their tables' options say now. */
+static void
+load_layouts(EtlConfig *config)
+{
+	Oid			types[] = {INT8OID};
+	Datum		values[] = {Int64GetDatum(config->id)};
+	const EtlOptions *last = NULL;
+	const char *text = NULL;
+	SPITupleTable *rows;
+	uint64		nrows;
+
+	if (SPI_execute_with_args("SELECT h.relid, h.generation, h.layout, t.schema_name::text, t.table_name::text"
+							  " FROM etl.schema_history h"
+							  " JOIN etl.table_state t ON t.pipeline_id = h.pipeline_id AND t.relid = h.relid"
+							  " WHERE h.pipeline_id = $1 AND h.layout IS NOT NULL",
+							  1, types, values, NULL, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read layouts of pipeline " INT64_FORMAT, config->id);
+	MemoryContextSwitchTo(config->context); /* SPI leaves us in its own */
+	rows = SPI_tuptable;
+	nrows = SPI_processed;
+
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		bool		isnull;
+		const char *layout = SPI_getvalue(rows->vals[i], rows->tupdesc, 3);
+		EtlOptions *now = etl_config_table_options(config, SPI_getvalue(rows->vals[i], rows->tupdesc, 4),
+												   SPI_getvalue(rows->vals[i], rows->tupdesc, 5));
+		EtlLayoutConfig *made;
+
+		if (now != last)
+			text = etl_options_layout(now);
+		last = now;
+		if (text == NULL || strcmp(text, layout) == 0)
+			continue;
+		made = palloc0(sizeof(EtlLayoutConfig));
+		made->relid = DatumGetObjectId(SPI_getbinval(rows->vals[i], rows->tupdesc, 1, &isnull));
+		made->generation = (uint32) DatumGetInt32(SPI_getbinval(rows->vals[i], rows->tupdesc, 2, &isnull));
+		made->options = etl_options_with_layout(now, layout);
+		if (made->options != NULL)
+			config->layouts = lappend(config->layouts, made);
+	}
+}
+
 /* The members of EtlConfig that mirror general options. */
 static void
 take_general(EtlConfig *config)
@@ -273,6 +324,7 @@ etl_config_load(int64 pipeline_id, bool secrets, MemoryContext parent)
 	if (config->options != NULL)
 	{
 		load_tables(config);
+		load_layouts(config);
 		take_general(config);
 	}
 	MemoryContextSwitchTo(old);
@@ -339,6 +391,28 @@ etl_config_table_options(const EtlConfig *config, const char *schema_name, const
 			return table->options;
 	}
 	return config->options;
+}
+
+const EtlOptions *
+etl_config_generation_options(const EtlConfig *config, Oid relid, uint32 generation,
+							  const EtlOptions *now)
+{
+	ListCell   *lc;
+
+	foreach(lc, config->layouts)
+	{
+		EtlLayoutConfig *made = lfirst(lc);
+
+		if (made->relid == relid && made->generation == generation)
+			return made->options;
+	}
+	return now;
+}
+
+bool
+etl_config_outdated(const EtlConfig *config, Oid relid, uint32 generation)
+{
+	return etl_config_generation_options(config, relid, generation, NULL) != NULL;
 }
 
 EtlOnError

@@ -67,6 +67,8 @@ typedef struct EtlConfig
 	bool		resync_on_slot_loss;
 
 	List	   *tables;			/* of EtlTableConfig *: tables with options */
+	List	   *layouts;		/* of EtlLayoutConfig *: generations that were made
+								 * with other options than those of now */
 
 	char	   *source;			/* "/etl/<system>/<database>/<pipeline>" */
 } EtlConfig;
@@ -105,6 +107,17 @@ extern EtlConfig *etl_config_load_destination(Oid server, Oid role, MemoryContex
  */
 extern EtlOptions *etl_config_table_options(const EtlConfig *config, const char *schema_name,
 											const char *table_name);
+
+/*
+ * Options of one generation of a table: those with which it was made, as far
+ * as they decide what it looks like (see catalog/option_layout.c), else "now",
+ * the table's.  Reads memory alone.
+ */
+extern const EtlOptions *etl_config_generation_options(const EtlConfig *config, Oid relid,
+													   uint32 generation, const EtlOptions *now);
+
+/* Does the generation look otherwise than a new one would? */
+extern bool etl_config_outdated(const EtlConfig *config, Oid relid, uint32 generation);
 
 /*
  * The owner must exist and be superuser or have REPLICATION: ERROR otherwise.

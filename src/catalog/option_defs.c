@@ -110,11 +110,12 @@ static const EtlOptionDef general_options[] = {
 		"Replicates stored generated columns."
 	},
 	{
-		"value_policy", ETL_OPTION_ENUM, P | T | C | ETL_OPTION_RESTART, "error", 0, 0, value_policy_values,
+		"value_policy", ETL_OPTION_ENUM, P | T | C | ETL_OPTION_RESTART | ETL_OPTION_LAYOUT, "error",
+		0, 0, value_policy_values,
 		"What a value that the destination's type cannot hold becomes."
 	},
 	{
-		"destination_table", ETL_OPTION_TEXT, T | ETL_OPTION_RESTART, NULL, 0, 0, NULL,
+		"destination_table", ETL_OPTION_TEXT, T | ETL_OPTION_RESTART | ETL_OPTION_LAYOUT, NULL, 0, 0, NULL,
 		"Name of the table at the destination."
 	},
 	{NULL}

@@ -17,31 +17,7 @@
 #include "utils/jsonb.h"
 #include "utils/memutils.h"
 
-#include "catalog/options.h"
-
-typedef struct EtlOptionValue
-{
-	const EtlOptionDef *def;
-	EtlOptionSource source;		/* scope that set it; DEFAULT: none did */
-	char	   *text;			/* normal form; NULL when no scope set it */
-	int64		number;
-} EtlOptionValue;
-
-/* Option of one column (few: a list will do). */
-typedef struct EtlColumnValue
-{
-	char	   *column;
-	EtlOptionValue value;
-} EtlColumnValue;
-
-struct EtlOptions
-{
-	MemoryContext context;		/* where everything below lives */
-	const EtlDestinationRoutine *routine;
-	int			nvalues;
-	EtlOptionValue *values;
-	List	   *columns;		/* of EtlColumnValue * */
-};
+#include "catalog/options_private.h"
 
 EtlOptions *
 etl_options_create(const EtlDestinationRoutine *routine)

@@ -81,6 +81,20 @@ extern Jsonb *etl_option_json_in(const EtlOptionDef *def, const char *text);
 /* May the current user have this option set?  ERROR 42501 if not. */
 extern void etl_option_check_privilege(const EtlOptionDef *def, Oid role);
 
+/* ---- option_layout.c ---- */
+
+/*
+ * What decides how a table looks at the destination (ETL_OPTION_LAYOUT), as a
+ * text to be stored with a generation; NULL: nothing does.
+ */
+extern char *etl_options_layout(const EtlOptions *options);
+
+/*
+ * "options" as they are for a generation that was made with this layout, in
+ * CurrentMemoryContext; NULL when tables look the same with both.
+ */
+extern EtlOptions *etl_options_with_layout(const EtlOptions *options, const char *layout);
+
 /* ---- options.c ---- */
 
 /* Everything at its default, in CurrentMemoryContext. */

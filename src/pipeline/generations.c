@@ -54,8 +54,10 @@ make_generation(EtlWriter *writer, GenerationEntry *entry, EtlTracked *tracked,
 {
 	EtlGeneration *generation = MemoryContextAllocZero(EtlWorkerContext,
 													   sizeof(EtlGeneration));
-	EtlOptions *options = etl_config_table_options(writer->config, tracked->schema_name,
-												   tracked->table_name);
+	const EtlOptions *options = etl_config_table_options(writer->config, tracked->schema_name,
+														 tracked->table_name);
+
+	options = etl_config_generation_options(writer->config, tracked->relid, number, options);
 
 	generation->key = entry->key;
 	generation->slot = tracked->slot;

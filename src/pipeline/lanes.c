@@ -295,7 +295,7 @@ take_truncate(EtlWriter *writer, EtlIntake *intake, EtlRecord *record,
 static void
 store_shape(EtlWriter *writer, EtlPending *pending)
 {
-	etl_store_shape(writer->config->id, pending->shape);
+	etl_store_shape(writer->config->id, pending->shape, NULL);
 	etl_store_rename_table(writer->config->id, pending->shape->relid,
 						   pending->shape->schema_name, pending->shape->table_name);
 }

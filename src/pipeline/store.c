@@ -231,8 +231,8 @@ etl_store_claim(int64 pipeline_id, Oid relid, int64 *resync, int64 *retry)
 
 void
 etl_store_finished_copy(int64 pipeline_id, Oid relid, uint32 generation,
-						const EtlShape *shape, const char *destination_table,
-						uint64 rows, uint64 bytes)
+						const EtlShape *shape, const char *layout,
+						const char *destination_table, uint64 rows, uint64 bytes)
 {
 	Params		params = {0};
 
@@ -246,7 +246,7 @@ etl_store_finished_copy(int64 pipeline_id, Oid relid, uint32 generation,
 		"  destination_table = $6"
 		" WHERE pipeline_id = $1 AND relid = $2 AND generation = $3 AND state = 'data_sync'",
 		&params);
-	etl_store_shape(pipeline_id, shape);
+	etl_store_shape(pipeline_id, shape, layout);
 }
 
 void

@@ -68,12 +68,13 @@ extern void etl_store_rename_table(int64 pipeline_id, Oid relid, const char *sch
 extern uint32 etl_store_claim(int64 pipeline_id, Oid relid, int64 *resync, int64 *retry);
 
 /*
- * Sync worker, after its copy: finished_copy, base shape (version 1), name at
- * the destination (or NULL), figures.
+ * Sync worker, after its copy: finished_copy, base shape (version 1) and the
+ * layout that it was made with (or NULL), name at the destination (or NULL),
+ * figures.
  */
 extern void etl_store_finished_copy(int64 pipeline_id, Oid relid, uint32 generation,
-									const EtlShape *shape, const char *destination_table,
-									uint64 rows, uint64 bytes);
+									const EtlShape *shape, const char *layout,
+									const char *destination_table, uint64 rows, uint64 bytes);
 
 extern void etl_store_state(int64 pipeline_id, Oid relid, EtlTableState state);
 
@@ -149,7 +150,7 @@ extern List *etl_store_read_rules(int64 pipeline_id);
 extern void etl_store_prune_rules(int64 pipeline_id, XLogRecPtr confirmed);
 
 /* Shapes of one table's generation (of EtlShape *, by version), and a new one. */
-extern void etl_store_shape(int64 pipeline_id, const EtlShape *shape);
+extern void etl_store_shape(int64 pipeline_id, const EtlShape *shape, const char *layout);
 extern List *etl_store_read_shapes(int64 pipeline_id, Oid relid, uint32 generation);
 
 /* Counters of shared memory into the tables (every 10 s and at exit). */

@@ -83,7 +83,7 @@ etl_store_prune_rules(int64 pipeline_id, XLogRecPtr confirmed)
 }
 
 void
-etl_store_shape(int64 pipeline_id, const EtlShape *shape)
+etl_store_shape(int64 pipeline_id, const EtlShape *shape, const char *layout)
 {
 	Params		params = {0};
 	StringInfoData flat;
@@ -96,8 +96,9 @@ etl_store_shape(int64 pipeline_id, const EtlShape *shape)
 	param_int4(&params, (int32) shape->version);
 	param(&params, PG_LSNOID, LSNGetDatum(shape->lsn), false);
 	param_bytes(&params, flat.data, flat.len);
-	run("INSERT INTO etl.schema_history (pipeline_id, relid, generation, version, from_lsn, shape)"
-		" VALUES ($1, $2, $3, $4, $5, $6)"
+	param_text(&params, layout);
+	run("INSERT INTO etl.schema_history (pipeline_id, relid, generation, version, from_lsn, shape,"
+		"  layout) VALUES ($1, $2, $3, $4, $5, $6, $7)"
 		" ON CONFLICT (pipeline_id, relid, generation, version) DO NOTHING", &params);
 	pfree(flat.data);
 }

@@ -294,6 +294,8 @@ build_encoder(EtlStream *stream, EtlStreamRelation *entry, Relation relation, Et
 	const EtlOptions *options = entry->options ? entry->options : stream->config->options;
 	TupleDesc	desc = CreateTupleDescCopyConstr(RelationGetDescr(relation));
 
+	options = etl_config_generation_options(stream->config, entry->relid,
+											entry->owned.generation, options);
 	entry->shape = shape;
 	entry->filter = NULL;		/* made when the first row comes */
 	entry->new_row = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);

@@ -30,6 +30,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog/bracket.h"
+#include "catalog/options.h"
 #include "pipeline/retry.h"
 #include "pipeline/store.h"
 #include "pipeline/sync.h"
@@ -338,7 +339,7 @@ store_body(void *arg)
 						   group->snapshot_lsn, 0);
 		else if (!table->left && group->failed_sqlstate == 0)
 			etl_store_finished_copy(group->config->id, table->relid, table->generation,
-									table->shape,
+									table->shape, etl_options_layout(table->table.options),
 									table->table.target ? table->table.target->name : NULL,
 									table->rows, table->bytes);
 	}

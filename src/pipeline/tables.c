@@ -371,18 +371,29 @@ etl_writer_handover(EtlWriter *writer, EtlIntake *intake, uint64 position,
  * ----------
  */
 
-/* Act on what users have asked for this table, if its state allows it now. */
+/*
+ * Act on what users have asked for this table, if its state allows it now: a
+ * request, or options that a new copy alone can bring about.
+ */
 static void
 act_on_requests(EtlWriter *writer, EtlTracked *tracked, const EtlTableSlot *slot)
 {
 	bool		resync = tracked->resync_wanted > Max(slot->resync_done, slot->resync_claimed);
+	bool		outdated = etl_config_outdated(writer->config, tracked->relid,
+											   slot->owned[0].generation);
 	bool		retry = tracked->retry_wanted > Max(slot->retry_done, slot->retry_claimed);
 
 	switch ((EtlTableState) slot->state)
 	{
 		case ETL_TABLE_READY:
 		case ETL_TABLE_SYNC_DONE:
-			if (resync && !tracked->unstored_handover)
+			if (tracked->unstored_handover)
+				break;
+			if (outdated)
+				ereport(LOG,
+						(errmsg("pipeline \"%s\" copies table \"%s.%s\" again: its options have changed",
+								writer->config->name, tracked->schema_name, tracked->table_name)));
+			if (resync || outdated)
 				etl_writer_renew(writer, tracked, NULL, 0, ETL_COPY_RESYNC, true);
 			break;
 		case ETL_TABLE_ERRORED:

@@ -169,7 +169,11 @@ check_identity(Start *start)
 	etl_store_start_done(config->id, config->start_requests);
 }
 
-/* Tables that were set aside with the whole pipeline go on where they were. */
+/*
+ * Tables that were set aside with the whole pipeline go on where they were:
+ * in place, unless options have been changed that only a new copy brings
+ * about, and that may be what the trouble asked for.
+ */
 static void
 resume_tables(Start *start)
 {
@@ -182,8 +186,16 @@ resume_tables(Start *start)
 
 		if (row->state != ETL_TABLE_ERRORED || row->recovery != ETL_RECOVERY_RESUME)
 			continue;
-		row->state = row->owned_generation > 0 ? ETL_TABLE_SYNC_DONE : ETL_TABLE_INIT;
 		row->recovery = ETL_RECOVERY_NONE;
+		if (etl_config_outdated(start->writer->config, row->relid, row->owned_generation))
+		{
+			row->state = ETL_TABLE_INIT;
+			row->reason = ETL_COPY_RESYNC;
+			row->owned_generation = 0;
+			etl_store_init(id, row->relid, ETL_COPY_RESYNC, false);
+			continue;
+		}
+		row->state = row->owned_generation > 0 ? ETL_TABLE_SYNC_DONE : ETL_TABLE_INIT;
 		etl_store_resume(id, row->relid, row->state, row->retry_done);
 	}
 }
@@ -490,8 +502,11 @@ etl_writer_start(void)
 	writer->intakes[0].queue = etl_queue_create(writer->config->queue_size);
 	etl_queue_set_consumer(writer->intakes[0].queue);
 	publish(writer, start.restarted);
-	/* resync_pipeline() of a stopped pipeline: the first look acts on it */
-	if (writer->config->resync_requests > writer->resync_done)
+	/*
+	 * resync_pipeline() of a stopped pipeline, options that ask for new copies:
+	 * the first look acts on them
+	 */
+	if (writer->config->resync_requests > writer->resync_done || writer->config->layouts != NIL)
 	{
 		if (writer->config_seen == 0)
 			writer->config_seen = pg_atomic_add_fetch_u64(&writer->pipeline->config_wanted, 1);

@@ -23,6 +23,7 @@ static const char *const metadata_values[] = {"committed_at", NULL};
 #define T	ETL_SCOPE_TABLE
 #define C	ETL_SCOPE_COLUMN
 #define R	ETL_OPTION_RESTART
+#define L	(ETL_OPTION_RESTART | ETL_OPTION_LAYOUT)
 
 static const EtlOptionDef clickhouse_options[] = {
 	ETL_HTTP_OPTIONS("zstd", "300000"),
@@ -31,11 +32,11 @@ static const EtlOptionDef clickhouse_options[] = {
 		"Database at ClickHouse that tables are made in; it must exist."
 	},
 	{
-		"engine", ETL_OPTION_ENUM, S | P | T | R, "replacing_merge_tree", 0, 0, engine_values,
+		"engine", ETL_OPTION_ENUM, S | P | T | L, "replacing_merge_tree", 0, 0, engine_values,
 		"What a table holds: the current rows (replacing_merge_tree) or every change (merge_tree)."
 	},
 	{
-		"order_by", ETL_OPTION_TEXT, T | R, NULL, 0, 0, NULL,
+		"order_by", ETL_OPTION_TEXT, T | L, NULL, 0, 0, NULL,
 		"Columns of ORDER BY, separated by commas; the key's if unset."
 	},
 	{
@@ -47,7 +48,7 @@ static const EtlOptionDef clickhouse_options[] = {
 		"Settings of tables, as CREATE TABLE takes them."
 	},
 	{
-		"nullable", ETL_OPTION_BOOL, T | R, "true", 0, 0, NULL,
+		"nullable", ETL_OPTION_BOOL, T | L, "true", 0, 0, NULL,
 		"Columns that may be null are Nullable; if false, a null becomes the type's zero."
 	},
 	{
@@ -55,7 +56,7 @@ static const EtlOptionDef clickhouse_options[] = {
 		"End of the name of the view of the current rows; empty for no view."
 	},
 	{
-		"metadata_columns", ETL_OPTION_LIST, P | T | R, NULL, 0, 0, NULL,
+		"metadata_columns", ETL_OPTION_LIST, P | T | L, NULL, 0, 0, NULL,
 		"Further columns of ours: committed_at."
 	},
 	{
@@ -67,11 +68,11 @@ static const EtlOptionDef clickhouse_options[] = {
 		"What TRUNCATE does at the destination; unset means apply, with engine merge_tree log."
 	},
 	{
-		"destination_column", ETL_OPTION_TEXT, C | R, NULL, 0, 0, NULL,
+		"destination_column", ETL_OPTION_TEXT, C | L, NULL, 0, 0, NULL,
 		"Name of the column at the destination."
 	},
 	{
-		"destination_type", ETL_OPTION_TEXT, C | R, NULL, 0, 0, NULL,
+		"destination_type", ETL_OPTION_TEXT, C | L, NULL, 0, 0, NULL,
 		"Type of the column at the destination."
 	},
 	{NULL}
