@@ -35,6 +35,8 @@
 #define REFRESH_INTERVAL	200 /* ms between two brackets */
 #define WANTED_INTERVAL		10	/* the same while a sync worker waits for one */
 #define PROGRESS_INTERVAL	100 /* ms, while WAL of others goes by */
+#define FLUSH_INTERVAL		1	/* ms in which the writer may sleep over commits,
+								 * while there is more to read */
 #define SAVE_INTERVAL		1000	/* ms between two writes of the slot */
 #define IDLE_WAIT			200 /* ms: slow look for WAL nobody told us of */
 
@@ -50,6 +52,7 @@ typedef struct Apply
 	TimestampTz saved;			/* slot written to disk */
 	uint64		tables_seen;	/* tables_version of the last bracket */
 	TimestampTz refreshed;
+	TimestampTz flushed;		/* the writer was woken, if it slept */
 } Apply;
 
 static void
@@ -312,6 +315,19 @@ put_progress(Apply *apply, XLogRecPtr position)
 	apply->progress_time = GetCurrentTimestamp();
 }
 
+/*
+ * Waking the writer costs a system call, a hundredth of a millisecond; with
+ * each of many small transactions that is more than the rest of a commit.
+ */
+static void
+flush(Apply *apply, TimestampTz now)
+{
+	if (now > apply->flushed && !TimestampDifferenceExceeds(apply->flushed, now, FLUSH_INTERVAL))
+		return;
+	etl_stream_flush(apply->stream);
+	apply->flushed = now;
+}
+
 static int
 refresh_interval(const Apply *apply)
 {
@@ -335,6 +351,7 @@ look_around(Apply *apply)
 	exit_if_stopped();
 	pg_atomic_write_u64(&pipeline->decoded_lsn, position);
 	confirm(apply);
+	flush(apply, now);
 
 	version = pg_atomic_read_u64(&pipeline->tables_version);
 	if (version != apply->tables_seen &&
@@ -360,6 +377,7 @@ wait_for_wal(Apply *apply)
 
 	etl_ownership_decide(pipeline, position);
 	put_progress(apply, position);
+	etl_stream_flush(apply->stream);
 	pg_atomic_write_u64(&pipeline->apply_idle, 1);
 
 	/* a commit may have slipped in before the flag */
@@ -381,6 +399,7 @@ decode(Apply *apply)
 
 		if (held > 0)
 		{
+			etl_stream_flush(apply->stream);
 			(void) etl_worker_wait(Min(held, 20));
 			continue;
 		}

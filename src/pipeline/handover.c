@@ -110,16 +110,16 @@ static bool
 read_some(EtlHandover *h)
 {
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), TURN_MS);
+	bool		more = true;
 
-	for (;;)
+	while (more && GetCurrentTimestamp() < end)
 	{
-		for (int i = 0; i < 64; i++)
-			if (!etl_decoder_step(h->decoder))
-				return true;
+		for (int i = 0; i < 64 && more; i++)
+			more = etl_decoder_step(h->decoder);
 		CHECK_FOR_INTERRUPTS();
-		if (GetCurrentTimestamp() >= end)
-			return false;
 	}
+	etl_stream_flush(h->stream);
+	return !more;
 }
 
 /* ----------

@@ -32,6 +32,9 @@
 /* Buffers that one huge row has grown are given back. */
 #define KEEP_BUFFER_SIZE	(1024 * 1024)
 
+/* Changes of a transaction that takes its time. */
+#define LARGE_TRANSACTION	1000
+
 static EtlStream *
 create_stream(EtlConfig *config, EtlQueue *queue)
 {
@@ -247,6 +250,12 @@ etl_stream_park(EtlStream *stream, EtlStreamRelation *entry, uint64 ordinal,
 }
 
 void
+etl_stream_flush(EtlStream *stream)
+{
+	etl_queue_flush(stream->queue);
+}
+
+void
 etl_stream_progress(EtlStream *stream, XLogRecPtr lsn)
 {
 	EtlRecord	record = {.kind = ETL_RECORD_PROGRESS,.table = ETL_NO_TABLE};
@@ -342,6 +351,10 @@ stream_begin(void *arg, ReorderBufferTXN *txn)
 	stream->origin.xid = txn->xid;
 	if (!stream->is_sync)
 		etl_ownership_decide(etl_worker_pipeline, txn->end_lsn);
+
+	/* what is put already is not to wait for a transaction that takes long */
+	if (txn->nentries > LARGE_TRANSACTION || txn->nsubtxns > 0)
+		etl_queue_flush(stream->queue);
 }
 
 /* Does the rule in force publish this operation? */
@@ -509,7 +522,6 @@ stream_commit(void *arg, ReorderBufferTXN *txn, uint64 ordinal, XLogRecPtr commi
 	if (stream->begun)
 	{
 		put_commit(stream, ordinal);
-		etl_queue_flush(stream->queue);
 		stream->position = stream->origin.end_lsn;
 		if (!stream->is_sync)
 		{

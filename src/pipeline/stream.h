@@ -42,6 +42,12 @@ extern EtlStream *etl_stream_create_sync(EtlConfig *config, EtlQueue *queue,
 
 extern const EtlDecodeCallbacks etl_stream_callbacks;	/* arg: the EtlStream */
 
+/*
+ * Wake the writer for what was put.  A commit does not do it: the caller does,
+ * when it has read all there is, or after a moment.
+ */
+extern void etl_stream_flush(EtlStream *stream);
+
 /* Emit PROGRESS for a position before which nothing is open, and wake the writer. */
 extern void etl_stream_progress(EtlStream *stream, XLogRecPtr lsn);
 
