@@ -367,8 +367,6 @@ def test_unchanged_toast_is_completed_or_parked(server, db, ch, lake, start):
         else:
             server.sql("SELECT etl.alter_pipeline('p', '{\"engine\": \"merge_tree\"}')", db=db)
             server.sql("TRUNCATE t", db=db)
-            assert "retry_table" in parked(server, db, "public.t")["hint"]
-            server.sql("SELECT etl.retry_table('p')", db=db)
         server.wait_for("p", db)
         server.sql("BEGIN; INSERT INTO t VALUES (1, 0, repeat('b', 9000), repeat('o', 9000)); UPDATE t SET n = 1; UPDATE t SET other = 'x';"
                    "UPDATE t SET n = 2; UPDATE t SET id = 2; UPDATE t SET n = 3, big = repeat('c', 5000); UPDATE t SET n = 4; COMMIT", db=db)
