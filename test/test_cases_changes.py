@@ -102,40 +102,47 @@ def test_r14_operations_that_are_not_published(server, db, receiver, follow):
 # --- publications and partitions ---
 
 
-def test_p01_rows_under_the_root_are_refused_and_not_lost(server, db, receiver, follow):
-    """At the definition; set later, all tables that it concerns are parked.  Leaves by themselves are followed."""
-    server.psql("CREATE TABLE p01(id int, d date, PRIMARY KEY (id, d)) PARTITION BY RANGE (d);"
-                "CREATE TABLE p01_a PARTITION OF p01 FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');"
-                "INSERT INTO p01 VALUES (1, '2024-01-05'), (2, '2024-01-06');"
-                "CREATE PUBLICATION root FOR TABLE p01 WITH (publish_via_partition_root)", db)
-    with pytest.raises(psycopg.Error, match="publish_via_partition_root") as refused:
-        webhook(server, db, receiver, name="r", publication="root")
-    assert "publish_via_partition_root = false" in refused.value.diag.message_hint
-    run = follow("CREATE PUBLICATION pub FOR TABLE p01")
-    run("CREATE TABLE p01_b(LIKE p01 INCLUDING ALL); INSERT INTO p01_b VALUES (10, '2024-02-05'), (11, '2024-02-06');"
-        "ALTER TABLE p01 ATTACH PARTITION p01_b FOR VALUES FROM ('2024-02-01') TO ('2024-03-01');"
-        "TRUNCATE p01_a; INSERT INTO p01 VALUES (3, '2024-01-07')")
-    server.wait_for("p", db)
-    assert_equal(server, db, receiver.state(), ["public.p01_a", "public.p01_b"])
-    assert (keys(receiver.state(), "public.p01_a"), keys(receiver.state(), "public.p01_b")) == ([3], [10, 11])
-    run("ALTER TABLE p01 DETACH PARTITION p01_b; DROP TABLE p01_a; CREATE TABLE p01_c PARTITION OF p01 DEFAULT;"
-        "INSERT INTO p01 VALUES (4, '2025-01-01')")
-    server.wait_for("p", db)
-    assert_equal(server, db, receiver.state(), ["public.p01_c"])
-    run("ALTER PUBLICATION pub SET (publish_via_partition_root); INSERT INTO p01 VALUES (5, '2025-01-02')")
-    assert server.value("SELECT etl.wait_for('p', timeout => '3s')", db=db) is False
-    status = server.status("p", db)
-    assert not status["healthy"] and status["problem"]
-    run("ALTER PUBLICATION pub SET (publish_via_partition_root = false); SELECT etl.start_pipeline('p');"
-        "SELECT etl.retry_table('p')")
-    server.wait_for("p", db)
-    assert_equal(server, db, receiver.state(), ["public.p01_c"])
+@pytest.mark.parametrize("via_root", [True, False])
+def test_p01_what_comes_and_goes_with_a_partition(server, db, receiver, follow, via_root):
+    """At every step the destination is what a SELECT shows."""
+    run = follow("CREATE TABLE p01(id int, d date, PRIMARY KEY (id, d)) PARTITION BY RANGE (d);"
+                 "CREATE TABLE p01_a PARTITION OF p01 FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');"
+                 "CREATE TABLE p01_b(LIKE p01 INCLUDING ALL);"
+                 "INSERT INTO p01 VALUES (1, '2024-01-05'), (2, '2024-01-06'); INSERT INTO p01_b VALUES (10, '2024-02-05'), (11, '2024-02-06');"
+                 f"CREATE PUBLICATION pub FOR TABLE p01 WITH (publish_via_partition_root = {via_root})")
+    leaves = ["public.p01_a"]
+
+    def equal():
+        server.wait_for("p", db)
+        assert_equal(server, db, receiver.state(), ["public.p01"] if via_root else leaves)
+
+    equal()
+    run("ALTER TABLE p01 ATTACH PARTITION p01_b FOR VALUES FROM ('2024-02-01') TO ('2024-03-01')")
+    leaves.append("public.p01_b")
+    equal()
+    run("TRUNCATE p01_a")
+    equal()
+    run("INSERT INTO p01 VALUES (3, '2024-01-07')")
+    equal()
+    run("ALTER TABLE p01 DETACH PARTITION p01_b")
+    leaves.remove("public.p01_b")
+    equal()
+    run("CREATE TABLE p01_c PARTITION OF p01 FOR VALUES FROM ('2025-01-01') TO ('2026-01-01'); INSERT INTO p01 VALUES (4, '2025-01-01');"
+        "DROP TABLE p01_a")
+    leaves[:] = ["public.p01_c"]
+    equal()
+    run("ALTER TABLE p01 ATTACH PARTITION p01_b FOR VALUES FROM ('2024-02-01') TO ('2024-03-01')")
+    run("ALTER TABLE p01 DETACH PARTITION p01_b CONCURRENTLY")
+    equal()
+    if via_root:
+        assert {e["table"]["name"] for e in receiver.events() if "table" in e} == {"p01"}
 
 
-def test_p03_partitions_of_later_are_followed(server, db, receiver, follow):
+@pytest.mark.parametrize("via_root", [True, False])
+def test_p03_partitions_of_later_are_followed(server, db, receiver, follow, via_root):
     run = follow("CREATE TABLE p03(id int, m int, PRIMARY KEY (id, m)) PARTITION BY LIST (m);"
                  "CREATE TABLE p03_1 PARTITION OF p03 FOR VALUES IN (1); INSERT INTO p03 VALUES (1, 1);"
-                 "CREATE PUBLICATION pub FOR TABLE p03")
+                 f"CREATE PUBLICATION pub FOR TABLE p03 WITH (publish_via_partition_root = {via_root})")
     run("CREATE TABLE p03_2 PARTITION OF p03 FOR VALUES IN (2)")
     run("INSERT INTO p03 VALUES (2, 2)")
     run("BEGIN; CREATE TABLE p03_3 PARTITION OF p03 FOR VALUES IN (3); INSERT INTO p03 VALUES (3, 3); COMMIT")
@@ -143,9 +150,12 @@ def test_p03_partitions_of_later_are_followed(server, db, receiver, follow):
     run("CREATE TABLE p03_sub PARTITION OF p03 FOR VALUES IN (4) PARTITION BY LIST (id);"
         "CREATE TABLE p03_sub1 PARTITION OF p03_sub DEFAULT; INSERT INTO p03 VALUES (4, 4)")
     server.wait_for("p", db)
-    leaves = ["public.p03_1", "public.p03_2", "public.p03_3", "public.p03_d", "public.p03_sub1"]
-    assert_equal(server, db, receiver.state(), leaves)
-    assert sorted(keys(receiver.state(), leaf)[0] for leaf in leaves) == [1, 2, 3, 4, 9]
+    tables = ["public.p03"] if via_root else \
+        ["public.p03_1", "public.p03_2", "public.p03_3", "public.p03_d", "public.p03_sub1"]
+    assert_equal(server, db, receiver.state(), tables)
+    assert sorted(key for table in tables for key in keys(receiver.state(), table)) == [1, 2, 3, 4, 9]
+    if via_root:
+        assert [e["copy"] for e in receiver.events() if e["event"] == "copy_begin"] == [1], "nothing was copied again"
 
 
 def test_p06_all_tables_take_in_what_is_new_and_nothing_else(server, db, receiver, follow):

@@ -14,15 +14,6 @@
 #include "pipeline/writer.h"
 #include "server/worker.h"
 
-static const char *const via_root_message = "publish_via_partition_root is not supported yet";
-static const char *const unsupported_hint = "Correct the publication with ALTER PUBLICATION, then call etl.retry_table().";
-
-static const char *
-unsupported(const EtlRule *rule)
-{
-	return rule->via_root ? via_root_message : NULL;
-}
-
 static void
 store_rules(EtlWriter *writer, EtlPending *pending)
 {
@@ -36,7 +27,7 @@ store_rules(EtlWriter *writer, EtlPending *pending)
 		EtlTableSlot *slot = etl_shmem_find_table(writer->pipeline, rule->relid);
 		bool		tracked = slot && writer->tracked[etl_shmem_table_index(slot)];
 
-		if (!rule->published)
+		if (!etl_rule_is_table(rule))
 		{
 			if (rule->dropped)
 				etl_store_state(id, rule->relid, ETL_TABLE_DROPPED);
@@ -49,9 +40,6 @@ store_rules(EtlWriter *writer, EtlPending *pending)
 		if (!tracked && !writer->config->sync_new_tables && rule->from_lsn != 0)
 			continue;
 		etl_store_insert_table(id, rule, rule->excluded ? ETL_TABLE_EXCLUDED : ETL_TABLE_INIT);
-		if (unsupported(rule) && !rule->excluded)
-			etl_store_park(id, rule->relid, ETL_RECOVERY_RETRY, ERRCODE_FEATURE_NOT_SUPPORTED,
-						   unsupported(rule), unsupported_hint, rule->from_lsn, 0);
 	}
 }
 
@@ -102,12 +90,6 @@ admit_table(EtlWriter *writer, const EtlRule *rule)
 		(void) etl_table_state_set(writer->pipeline, slot, ETL_TABLE_EXCLUDED);
 		tracked->stored = ETL_TABLE_EXCLUDED;
 	}
-	else if (unsupported(rule))
-	{
-		(void) etl_table_state_park(writer->pipeline, slot, ETL_RECOVERY_RETRY,
-									ERRCODE_FEATURE_NOT_SUPPORTED, rule->from_lsn, 0);
-		tracked->stored = ETL_TABLE_ERRORED;
-	}
 	else if (slot->state == ETL_TABLE_EXCLUDED || slot->state == ETL_TABLE_DROPPED)
 	{
 		(void) etl_table_state_renew(writer->pipeline, slot, ETL_COPY_INITIAL, false);
@@ -124,7 +106,7 @@ rules_stored(EtlWriter *writer, EtlPending *pending)
 	{
 		EtlRule    *rule = lfirst(lc);
 
-		if (rule->published)
+		if (etl_rule_is_table(rule))
 			admit_table(writer, rule);
 		else
 		{

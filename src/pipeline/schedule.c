@@ -28,6 +28,7 @@
 #include "pipeline/table_state.h"
 #include "pipeline/writer.h"
 #include "server/worker.h"
+#include "source/partition.h"
 
 #define GROUP_PAGES		((int64) 256 * 1024 * 1024 / BLCKSZ)
 #define LOCK_RETRY		200		/* ms */
@@ -123,13 +124,26 @@ table_pages(Oid relid)
 	return pages;
 }
 
+/* Of a table that is published as a whole, the blocks of all its partitions. */
+static int64
+whole_pages(Oid relid)
+{
+	List	   *tree = etl_partition_tree(relid);
+	int64		pages = table_pages(relid);
+
+	for (int i = 1; i < list_length(tree) && pages >= 0; i++)
+		pages += Max(table_pages(list_nth_oid(tree, i)), 0);
+	list_free(tree);
+	return pages;
+}
+
 static void
 sizes_body(void *arg)
 {
 	Candidates *candidates = arg;
 
 	for (int i = 0; i < candidates->n; i++)
-		candidates->list[i].pages = table_pages(candidates->list[i].tracked->relid);
+		candidates->list[i].pages = whole_pages(candidates->list[i].tracked->relid);
 }
 
 /* Fill a free entry with the next candidates; number of tables taken. */

@@ -204,7 +204,7 @@ void
 etl_stream_put_resync(EtlStream *stream, EtlStreamRelation *entry, EtlCopyReason reason)
 {
 	EtlRecord	record = {.kind = ETL_RECORD_RESYNC};
-	bool		beside = reason == ETL_COPY_FILTER_CHANGE ||
+	bool		beside = reason == ETL_COPY_FILTER_CHANGE || reason == ETL_COPY_RESYNC ||
 		(stream->config->routine->abilities & ETL_FOLLOWS_SHAPES) != 0;
 
 	record.table = entry->slot;
@@ -364,21 +364,38 @@ published(const EtlStreamRelation *entry, uint8 operation)
 	return (entry->rule->operations & operation) != 0;
 }
 
+/* The table that a relation's change belongs to: itself, or its root. */
+static EtlStreamRelation *
+find_table(EtlStream *stream, Relation relation, uint8 operation)
+{
+	Oid			relid = RelationGetRelid(relation);
+	EtlStreamRelation *entry = etl_stream_relation(stream, relid, false);
+
+	if (entry && entry->transaction != stream->transaction)
+		etl_stream_fix(stream, entry);
+	if (stream->partitions == NULL ||
+		(entry && entry->rule && etl_rule_is_table(entry->rule)))
+		return entry;
+	if (operation == ETL_PUBLISH_TRUNCATE)
+		return NULL;			/* of a part: see etl_stream_truncated_leaf() */
+
+	entry = relation->rd_rel->relispartition ? etl_stream_root(stream, relid) : NULL;
+	if (entry == NULL && operation != ETL_PUBLISH_DELETE)
+		etl_stream_note_stray(stream, relid);
+	return entry;
+}
+
 /*
- * Common start for a change of a relation: its entry if this process
- * delivers it, with shape and encoder up to date; else NULL.
+ * Common start for a change of a relation: the entry of its table if this
+ * process delivers it, with shape and encoder up to date; else NULL.
  */
 static EtlStreamRelation *
 start_change(EtlStream *stream, Relation relation, uint8 operation, uint64 ordinal)
 {
-	EtlStreamRelation *entry = etl_stream_relation(stream, RelationGetRelid(relation), false);
+	EtlStreamRelation *entry = find_table(stream, relation, operation);
 	EtlPoison	poison;
 
-	if (entry == NULL)
-		return NULL;
-	if (entry->transaction != stream->transaction)
-		etl_stream_fix(stream, entry);
-	if (!entry->deliver || !published(entry, operation))
+	if (entry == NULL || !entry->deliver || !published(entry, operation))
 		return NULL;
 	if (is_poison(stream, entry->relid, ordinal, &poison))
 	{
@@ -388,9 +405,17 @@ start_change(EtlStream *stream, Relation relation, uint8 operation, uint64 ordin
 	stream->encoding = true;
 	stream->encoding_relid = entry->relid;
 	stream->encoding_ordinal = ordinal;
-	etl_stream_resolve_shape(stream, entry, relation);
-	if (entry->deliver && entry->rule->filter && operation != ETL_PUBLISH_TRUNCATE)
-		(void) etl_stream_filter(stream, entry, relation);
+	if (entry->relid != RelationGetRelid(relation))
+	{
+		if (!etl_stream_resolve_root(stream, entry, relation, operation != ETL_PUBLISH_INSERT, ordinal))
+			return NULL;
+	}
+	else
+	{
+		etl_stream_resolve_shape(stream, entry, relation);
+		if (entry->deliver && entry->rule->filter && operation != ETL_PUBLISH_TRUNCATE)
+			(void) etl_stream_filter(stream, entry, relation);
+	}
 	return entry->deliver ? entry : NULL;
 }
 
@@ -407,7 +432,9 @@ stream_change(void *arg, ReorderBufferTXN *txn, uint64 ordinal, Relation relatio
 	/* rows of a rewriting ALTER TABLE come as inserts of its transient heap */
 	if (OidIsValid(relation->rd_rel->relrewrite))
 	{
-		entry = etl_stream_relation(stream, relation->rd_rel->relrewrite, false);
+		entry = stream->partitions ? etl_stream_root(stream, relation->rd_rel->relrewrite) : NULL;
+		if (entry == NULL)
+			entry = etl_stream_relation(stream, relation->rd_rel->relrewrite, false);
 		if (entry && entry->rewritten != stream->transaction)
 		{
 			entry->rewritten = stream->transaction;
@@ -489,7 +516,10 @@ stream_truncate(void *arg, ReorderBufferTXN *txn, uint64 ordinal, int nrelations
 		EtlStreamRelation *entry = start_change(stream, relations[i], ETL_PUBLISH_TRUNCATE, ordinal);
 
 		if (entry == NULL)
+		{
+			etl_stream_truncated_leaf(stream, RelationGetRelid(relations[i]), nrelations, relations);
 			continue;
+		}
 		if (entry->abilities & ETL_TRUNCATE_IS_ROW)
 		{
 			etl_stream_deliver_truncate(stream, entry, ordinal);

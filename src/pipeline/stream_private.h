@@ -44,6 +44,10 @@ typedef struct EtlStreamRelation
 	bool		keyed;			/* rows carry their key (unchanged TOAST may be
 								 * completed from them) */
 	bool		foreign_types;	/* columns of types that may change by themselves */
+	uint64		builds;			/* of the encoder, counts up */
+
+	/* a root: the leaf whose change is being delivered (stream_partition.c) */
+	struct EtlStreamLeaf *leaf;
 
 	/* --- over the whole run --- */
 	bool		toasted;		/* a value out of line has been seen */
@@ -54,6 +58,8 @@ typedef struct EtlStreamRelation
 	uint32		stopped_generation; /* waits for a generation after this one */
 	uint64		rewritten;		/* transaction in which it was rewritten */
 	uint64		listed;			/* transaction at whose commit it was published */
+	uint64		resynced;		/* a root: transaction that asked for a new copy */
+	uint64		walk;			/* over its tree, the last one that met it */
 } EtlStreamRelation;
 
 struct EtlStream
@@ -84,6 +90,9 @@ struct EtlStream
 	List	   *touched;		/* OIDs of invalidated relations, unique */
 	HTAB	   *touched_hash;	/* the same when there are many */
 
+	/* stream_partition.c; NULL while no table is published as a whole */
+	struct EtlStreamPartitions *partitions;
+
 	/* the change being encoded, for EtlPoison */
 	bool		encoding;
 	Oid			encoding_relid;
@@ -109,6 +118,20 @@ extern void etl_stream_register_callbacks(EtlStream *stream);
 extern void etl_stream_add_rule(EtlStream *stream, const EtlRule *rule);
 extern void etl_stream_commit_rules(EtlStream *stream);
 extern void etl_stream_touch(EtlStream *stream, Oid relid);
+
+/* stream_partition.c */
+extern void etl_stream_partitions_init(EtlStream *stream);
+extern void etl_stream_partition_invalid(EtlStream *stream, Oid relid);
+extern EtlStreamRelation *etl_stream_root(EtlStream *stream, Oid relid);
+extern bool etl_stream_resolve_root(EtlStream *stream, EtlStreamRelation *entry, Relation leaf,
+									bool identified, uint64 ordinal);
+extern void etl_stream_store_row(EtlStreamRelation *entry, TupleTableSlot *row, HeapTuple tuple);
+extern char etl_stream_identity(const EtlStreamRelation *entry);
+extern void etl_stream_note_stray(EtlStream *stream, Oid relid);
+extern void etl_stream_truncated_leaf(EtlStream *stream, Oid relid, int nrelations, Relation *relations);
+extern void etl_stream_compare_root(EtlStream *stream, const EtlRule *rule);
+extern void etl_stream_touch_trees(EtlStream *stream);
+extern void etl_stream_resync_roots(EtlStream *stream);
 
 /* stream_row.c */
 extern void etl_stream_deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation op,

@@ -17,6 +17,7 @@
 #include "postgres.h"
 
 #include "access/transam.h"
+#include "catalog/pg_class.h"
 #include "executor/tuptable.h"
 #include "utils/acl.h"
 #include "utils/memutils.h"
@@ -27,6 +28,7 @@
 #include "pipeline/store.h"
 #include "pipeline/stream_private.h"
 #include "server/worker.h"
+#include "source/partition.h"
 
 typedef struct SlotEntry
 {
@@ -179,7 +181,7 @@ etl_stream_fix(EtlStream *stream, EtlStreamRelation *entry)
 		entry->rule = rule;
 		entry->stale = true;	/* the column list may differ */
 	}
-	if (rule == NULL || !rule->published || rule->excluded || rule->via_root)
+	if (rule == NULL || !etl_rule_is_table(rule) || rule->excluded)
 		return;
 	entry->deliver = stream->is_sync ? own_by_group(stream, entry) : own_by_slot(stream, entry);
 }
@@ -252,9 +254,14 @@ adds_value_to_old_rows(Relation relation, const EtlShape *previous, const EtlSha
 	TupleDesc	desc = RelationGetDescr(relation);
 
 	for (int i = 0; i < shape->ncolumns; i++)
-		if (etl_shape_column(previous, shape->columns[i].attnum) == NULL &&
+	{
+		if (etl_shape_column(previous, shape->columns[i].attnum) != NULL)
+			continue;
+		if (relation->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ?
+			etl_partition_has_missing(RelationGetRelid(relation), shape->columns[i].name) :
 			TupleDescAttr(desc, shape->columns[i].attnum - 1)->atthasmissing)
 			return true;
+	}
 	return false;
 }
 
@@ -274,12 +281,15 @@ publishes_old_columns(const EtlShape *previous, const EtlShape *shape, const Etl
 	return false;
 }
 
-/* Rows can be completed by key: is it worth sending the key along? */
+/*
+ * Rows can be completed by key: is it worth sending the key along?  What old
+ * rows hold is said by the leaves' replica identities, not by their root's.
+ */
 static bool
-wants_key(const EtlStream *stream, const EtlShape *shape)
+wants_key(const EtlStream *stream, const EtlShape *shape, bool partitioned)
 {
 	if (stream->config->routine->extract == NULL || shape->nkeys == 0 ||
-		shape->replica_identity == REPLICA_IDENTITY_FULL)
+		(shape->replica_identity == REPLICA_IDENTITY_FULL && !partitioned))
 		return false;
 	for (int i = 0; i < shape->ncolumns; i++)
 		if (shape->columns[i].toastable && shape->columns[i].key_position == 0)
@@ -293,14 +303,16 @@ build_encoder(EtlStream *stream, EtlStreamRelation *entry, Relation relation, Et
 {
 	const EtlOptions *options = entry->options ? entry->options : stream->config->options;
 	TupleDesc	desc = CreateTupleDescCopyConstr(RelationGetDescr(relation));
+	const TupleTableSlotOps *row_ops = entry->rule->partitioned ? &TTSOpsVirtual : &TTSOpsHeapTuple;
 
 	options = etl_config_generation_options(stream->config, entry->relid,
 											entry->owned.generation, options);
 	entry->shape = shape;
 	entry->filter = NULL;		/* made when the first row comes */
-	entry->new_row = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-	entry->old_row = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-	entry->keyed = wants_key(stream, shape);
+	entry->new_row = MakeSingleTupleTableSlot(desc, row_ops);
+	entry->old_row = MakeSingleTupleTableSlot(desc, row_ops);
+	entry->keyed = wants_key(stream, shape, entry->rule->partitioned);
+	entry->builds++;
 	entry->foreign_types = false;
 	for (int i = 0; i < shape->ncolumns; i++)
 		if (shape->columns[i].type >= FirstNormalObjectId)

@@ -263,9 +263,9 @@ passes_filter(EtlStreamRelation *entry, EtlOperation *op, HeapTuple *new_tuple, 
 	bool		passes;
 
 	if (*new_tuple)
-		ExecStoreHeapTuple(*new_tuple, entry->new_row, false);
+		etl_stream_store_row(entry, entry->new_row, *new_tuple);
 	if (*old_tuple)
-		ExecStoreHeapTuple(*old_tuple, entry->old_row, false);
+		etl_stream_store_row(entry, entry->old_row, *old_tuple);
 	passes = etl_filter_change(entry->filter, op, *new_tuple ? entry->new_row : NULL,
 							   *old_tuple ? entry->old_row : NULL);
 	if (!passes || *op == ETL_DELETE)
@@ -286,7 +286,7 @@ etl_stream_deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation
 			uint64 ordinal, HeapTuple new_tuple, HeapTuple old_tuple)
 {
 	EtlChange	change;
-	bool		full = entry->shape->replica_identity == REPLICA_IDENTITY_FULL;
+	bool		full = etl_stream_identity(entry) == REPLICA_IDENTITY_FULL;
 	bool		updated = op == ETL_UPDATE;
 
 	if (entry->filter && !passes_filter(entry, &op, &new_tuple, &old_tuple))
@@ -301,7 +301,7 @@ etl_stream_deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation
 	if (new_tuple)
 	{
 		if (!entry->filter)
-			ExecStoreHeapTuple(new_tuple, entry->new_row, false);
+			etl_stream_store_row(entry, entry->new_row, new_tuple);
 		slot_getallattrs(entry->new_row);
 		change.new_row = entry->new_row;
 		entry->toasted = entry->toasted || is_toasted(entry);
@@ -309,7 +309,7 @@ etl_stream_deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation
 	if (old_tuple)
 	{
 		if (!entry->filter)
-			ExecStoreHeapTuple(old_tuple, entry->old_row, false);
+			etl_stream_store_row(entry, entry->old_row, old_tuple);
 		slot_getallattrs(entry->old_row);
 		change.old_row = entry->old_row;
 		change.old_kind = full ? ETL_OLD_FULL : ETL_OLD_KEY;

@@ -104,6 +104,7 @@ relcache_callback(Datum arg, Oid relid)
 	{
 		/* everything: the transaction's own list of changes overflowed */
 		make_all_stale(stream, false);
+		etl_stream_partition_invalid(stream, InvalidOid);
 		stream->publication_touched = stream->in_transaction;
 		return;
 	}
@@ -114,6 +115,7 @@ relcache_callback(Datum arg, Oid relid)
 		if (entry)
 			entry->stale = true;
 	}
+	etl_stream_partition_invalid(stream, relid);
 	if (stream->in_transaction)
 		etl_stream_touch(stream, relid);
 }
@@ -180,6 +182,8 @@ etl_stream_add_rule(EtlStream *stream, const EtlRule *rule)
 
 	entry->rules = lcons(etl_rule_copy(rule), entry->rules);
 	MemoryContextSwitchTo(caller);
+	if (rule->partitioned && stream->partitions == NULL)
+		etl_stream_partitions_init(stream);
 }
 
 static void
@@ -265,7 +269,7 @@ follow_rule(EtlStream *stream, const EtlRule *old, const EtlRule *rule)
 	const EtlRule *known = rule_of_commit(stream, entry);
 	Relation	relation;
 
-	if (!old->published || !rule->published || rule->excluded)
+	if (!etl_rule_is_table(old) || !etl_rule_is_table(rule) || rule->excluded)
 		return;
 	etl_stream_fix(stream, entry);
 	if (!entry->deliver)
@@ -296,6 +300,8 @@ compare_rule(EtlStream *stream, EtlRule *rule, List *changed)
 	const EtlRule *old = entry ? etl_stream_rule_in_force(stream, entry) : NULL;
 	XLogRecPtr	lsn = stream->origin.commit_lsn;
 
+	if (stream->partitions)
+		etl_stream_compare_root(stream, rule);
 	if (old == NULL ? !rule->published : etl_rule_equal(old, rule))
 		return changed;
 	if (newest == NULL || newest->from_lsn < lsn)
@@ -391,12 +397,15 @@ look_at_shape(EtlStream *stream, Oid relid)
 void
 etl_stream_commit_rules(EtlStream *stream)
 {
-	List	   *touched = stream->touched;
+	List	   *touched;
 	List	   *changed = NIL;
 	ListCell   *lc;
 
-	if (touched == NIL && !stream->publication_touched)
+	if (stream->touched == NIL && !stream->publication_touched)
 		return;
+	if (stream->partitions && !stream->publication_touched)
+		etl_stream_touch_trees(stream);
+	touched = stream->touched;
 
 	/* looking at relations may fill the list anew: take it away first */
 	stream->touched = NIL;
@@ -418,6 +427,8 @@ etl_stream_commit_rules(EtlStream *stream)
 
 	foreach(lc, touched)
 		look_at_shape(stream, lfirst_oid(lc));
+	if (stream->partitions)
+		etl_stream_resync_roots(stream);
 	put_rules(stream, changed, stream->origin.commit_lsn);
 
 	list_free(touched);

@@ -5,6 +5,7 @@
  *
  *	 sync.c			life of the worker: claim, attempts, what is stored
  *	 sync_copy.c	one attempt: snapshot, locks, tables one by one
+ *	 sync_lock.c	locks, and whether the tables are what the snapshot knows
  *	 sync_send.c	copied rows on their way to the destination
  *	 handover.c		catch-up and hand-over, once the copy is durable (and
  *					handover_start.c)
@@ -58,6 +59,7 @@ typedef struct EtlSyncGroup
 	NameData	slot_name;		/* temporary slot */
 	XLogRecPtr	snapshot_lsn;
 	List	   *rules;			/* EtlRule * as the copy met them */
+	List	   *locked;			/* OIDs: the tables, and partitions of theirs */
 
 	/* while copying */
 	MemoryContext network;		/* connection, sender, lanes, codecs */
@@ -104,6 +106,15 @@ extern int	etl_sync_remaining(const EtlSyncGroup *group);
  * are no reason to try again in this process pass through.
  */
 extern EtlSyncOutcome etl_sync_attempt(EtlSyncGroup *group);
+
+/* --- sync_lock.c --- */
+
+/*
+ * Lock all tables, those that are published as a whole with all their
+ * partitions.  False: not now.  Tables that are gone leave the group.
+ * "touched": relations that commits invalidated while the snapshot was made.
+ */
+extern bool etl_sync_lock_tables(EtlSyncGroup *group, List *touched);
 
 /* --- sync_send.c --- */
 

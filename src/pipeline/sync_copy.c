@@ -24,7 +24,6 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/resowner.h"
@@ -47,55 +46,6 @@ typedef struct Copy
 	EtlCodec   *codec;
 	EtlChange	change;			/* of the next row, but for the row itself */
 } Copy;
-
-/* ----------
- * Lock and compare
- * ----------
- */
-
-/*
- * Lock all tables and see whether they are still what the snapshot knows.
- * False: not now.  Tables that are gone leave the group.
- */
-static bool
-lock_tables(EtlSyncGroup *group, List *touched)
-{
-	for (int i = 0; i < group->ntables; i++)
-	{
-		EtlSyncTable *table = &group->tables[i];
-		Relation	relation;
-		bool		matches;
-
-		if (table->left)
-			continue;
-		if (!ConditionalLockRelationOid(table->relid, AccessShareLock))
-		{
-			etl_sync_waiting(ETL_WAIT_LOCK);
-			return false;
-		}
-		relation = try_table_open(table->relid, NoLock);
-		if (relation == NULL)
-		{
-			table->left = true;
-			continue;
-		}
-		matches = etl_snapshot_matches(relation) &&
-			!list_member_oid(touched, table->relid) &&
-			!list_member_oid(touched, InvalidOid);
-		pg_atomic_write_u64(&etl_shared->tables[table->slot].rows_estimated,
-							(uint64) Max(relation->rd_rel->reltuples, 0));
-		table_close(relation, NoLock);
-		if (!matches)
-		{
-			ereport(LOG,
-					(errmsg("table \"%s.%s\" was changed while its initial sync began",
-							table->schema_name, table->table_name),
-					 errdetail("The initial sync starts again.")));
-			return false;
-		}
-	}
-	return true;
-}
 
 /* ----------
  * What is to be copied
@@ -141,6 +91,28 @@ columns_fit(EtlSyncGroup *group, EtlSyncTable *table)
 }
 
 /*
+ * Rows of a partition that no WAL is written for, or that are elsewhere, would
+ * be copied once and then grow old.
+ */
+static void
+check_partitions(EtlSyncGroup *group, EtlSyncTable *table)
+{
+	ListCell   *lc;
+
+	foreach(lc, group->rules)
+	{
+		const EtlRule *rule = lfirst(lc);
+
+		if (rule->root == table->relid && rule->published && rule->excluded)
+			etl_sync_park(table, ERRCODE_FEATURE_NOT_SUPPORTED,
+						  psprintf("partition \"%s.%s\" is %s: its rows cannot be replicated",
+								   rule->schema_name, rule->table_name,
+								   etl_excluded_name(rule->excluded)),
+						  "Detach the partition, or set publish_via_partition_root = false in the publication, and call etl.retry_table().");
+	}
+}
+
+/*
  * Shape and options of the table; false when it leaves the group.  Results
  * live as long as the group.
  */
@@ -152,15 +124,14 @@ plan_table(EtlSyncGroup *group, EtlSyncTable *table, Relation relation)
 	bool		keeps;
 
 	table->rule = rule;
-	if (rule == NULL || !rule->published || rule->excluded != ETL_NOT_EXCLUDED)
+	if (rule == NULL || !etl_rule_is_table(rule) || rule->excluded != ETL_NOT_EXCLUDED)
 	{
 		table->left = true;		/* left the publication; WAL will say so */
 		MemoryContextSwitchTo(context);
 		return false;
 	}
-	if (rule->via_root)
-		etl_sync_park(table, ERRCODE_FEATURE_NOT_SUPPORTED,
-					  "publish_via_partition_root is not supported yet", NULL);
+	if (rule->partitioned)
+		check_partitions(group, table);
 
 	table->table.options = etl_config_table_options(group->config, table->schema_name,
 													table->table_name);
@@ -499,13 +470,17 @@ copy_under_snapshot(Copy *copy)
 
 	pgstat_report_activity(STATE_RUNNING, "etl: initial sync");
 	ETL_FAILPOINT("sync_before_lock");
-	if (!lock_tables(group, touched))
-		return ETL_ATTEMPT_LATER;
-	ETL_FAILPOINT("sync_after_lock");
 
+	/*
+	 * Before the comparison: which partitions a table has must be the same in
+	 * the snapshot, here and there, for catch-up to see what comes and goes.
+	 */
 	context = MemoryContextSwitchTo(group->context);
 	group->rules = etl_rules_read(group->config->publication, InvalidXLogRecPtr, &found);
 	MemoryContextSwitchTo(context);
+	if (!etl_sync_lock_tables(group, touched))
+		return ETL_ATTEMPT_LATER;
+	ETL_FAILPOINT("sync_after_lock");
 
 	copy_tables(copy);
 	if (etl_sync_send_outcome(copy->send) != ETL_ATTEMPT_COPIED)

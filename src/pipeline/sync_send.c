@@ -289,14 +289,11 @@ in_the_way(EtlSyncSend *send)
 	EtlSyncGroup *group = send->group;
 	TimestampTz now = GetCurrentTimestamp();
 	int			polite = (int) etl_option_int(group->config->options, "copy_yield_timeout");
-	Oid			relids[ETL_SYNC_GROUP_TABLES];
 
 	if (!TimestampDifferenceExceeds(send->looked, now, Max(polite / 4, WAIT_MS)))
 		return false;
 	send->looked = now;
-	for (int i = 0; i < group->ntables; i++)
-		relids[i] = group->tables[i].relid;
-	return etl_copy_in_the_way(group->ntables, relids, polite);
+	return etl_copy_in_the_way(group->locked, polite);
 }
 
 /*

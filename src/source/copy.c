@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "access/detoast.h"
+#include "catalog/pg_class.h"
 #include "executor/executor.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -122,7 +123,7 @@ make_receiver(Relation relation, const EtlShape *shape, EtlCopyRow deliver, void
 
 /*
  * The query.  ONLY, because each table of an inheritance tree is published
- * and copied by itself.
+ * and copied by itself; a partitioned table is published as a whole.
  */
 static char *
 copy_query(Relation relation, const EtlShape *shape, const char *filter)
@@ -139,7 +140,8 @@ copy_query(Relation relation, const EtlShape *shape, const char *filter)
 		appendStringInfo(&query, "%s%s", i > 0 ? ", " : "",
 						 quote_identifier(NameStr(att->attname)));
 	}
-	appendStringInfo(&query, " FROM ONLY %s",
+	appendStringInfo(&query, " FROM %s%s",
+					 relation->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
 					 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(relation)),
 												RelationGetRelationName(relation)));
 	if (filter)
@@ -195,7 +197,7 @@ etl_copy_table(Relation relation, const EtlShape *shape, const char *filter,
 }
 
 bool
-etl_copy_in_the_way(int nrelids, const Oid *relids, int ms)
+etl_copy_in_the_way(const List *relids, int ms)
 {
 	LockData   *locks = GetLockStatusData();
 	TimestampTz now = GetCurrentTimestamp();
@@ -210,8 +212,7 @@ etl_copy_in_the_way(int nrelids, const Oid *relids, int ms)
 			lock->locktag.locktag_field1 != MyDatabaseId ||
 			!TimestampDifferenceExceeds(lock->waitStart, now, ms))
 			continue;
-		for (int j = 0; j < nrelids && !found; j++)
-			found = lock->locktag.locktag_field2 == relids[j];
+		found = list_member_oid(relids, lock->locktag.locktag_field2);
 	}
 	pfree(locks->locks);
 	pfree(locks);

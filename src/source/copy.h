@@ -35,6 +35,6 @@ extern bool etl_copy_table(Relation relation, const EtlShape *shape, const char 
  * Has another session been waiting for a lock on one of these tables for at
  * least "ms"?  Looks at the whole lock table: not for every row.
  */
-extern bool etl_copy_in_the_way(int nrelids, const Oid *relids, int ms);
+extern bool etl_copy_in_the_way(const List *relids, int ms);
 
 #endif							/* ETL_COPY_H */

@@ -7,9 +7,10 @@
  * systable scans alone, so it gives the state of the WAL position in a
  * decoding callback and the current state in a bracket.
  *
- * The meaning is pgoutput's (get_rel_sync_entry() in pgoutput.c), for
- * partitions that are published as themselves.  publish_via_partition_root is
- * recognised and reported, not yet applied.
+ * The meaning is pgoutput's (get_rel_sync_entry() in pgoutput.c): under
+ * publish_via_partition_root a partition belongs to its topmost ancestor in
+ * the publication, whose column list, filter and operations hold; else each
+ * partition is a table of its own, with an entry of its own.
  *
  *-------------------------------------------------------------------------
  */
@@ -108,28 +109,34 @@ excluded_reason(Form_pg_class class)
 
 /*
  * Is the relation in the publication, itself or through its schema, a
- * partitioned ancestor, or FOR ALL TABLES?
+ * partitioned ancestor, or FOR ALL TABLES?  *top is the topmost ancestor that
+ * is, if any.
  */
 static bool
-is_published(const Publication *publication, Oid relid, Form_pg_class class, bool *by_ancestor)
+is_published(const Publication *publication, Oid relid, Form_pg_class class, Oid *top)
 {
-	*by_ancestor = false;
-	if (publication->alltables)
-	{
-		*by_ancestor = class->relispartition;
-		return true;
-	}
+	*top = InvalidOid;
 	if (class->relispartition)
 	{
 		List	   *ancestors = get_partition_ancestors(relid);
-		Oid			ancestor = GetTopMostAncestorInPublication(publication->oid, ancestors, NULL);
 
+		if (!publication->alltables)
+			*top = GetTopMostAncestorInPublication(publication->oid, ancestors, NULL);
+		else if (ancestors != NIL)
+			*top = llast_oid(ancestors);
 		list_free(ancestors);
-		*by_ancestor = OidIsValid(ancestor);
 	}
-	return *by_ancestor ||
+	return publication->alltables || OidIsValid(*top) ||
 		list_member_oid(GetRelationPublications(relid), publication->oid) ||
 		list_member_oid(GetSchemaPublications(class->relnamespace), publication->oid);
+}
+
+/* Kinds of relations that can have a rule: what has rows, and roots. */
+static bool
+may_be_published(const Publication *publication, Form_pg_class class)
+{
+	return class->relkind == RELKIND_RELATION || class->relkind == RELKIND_FOREIGN_TABLE ||
+		(class->relkind == RELKIND_PARTITIONED_TABLE && publication->pubviaroot);
 }
 
 /*
@@ -165,7 +172,7 @@ read_rule(const Publication *publication, Oid relid, XLogRecPtr from_lsn)
 	EtlRule    *rule = palloc0(sizeof(EtlRule));
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	Form_pg_class class;
-	bool		by_ancestor;
+	Oid			top;
 
 	rule->relid = relid;
 	rule->from_lsn = from_lsn;
@@ -182,20 +189,22 @@ read_rule(const Publication *publication, Oid relid, XLogRecPtr from_lsn)
 	rule->table_name = pstrdup(NameStr(class->relname));
 	rule->excluded = excluded_reason(class);
 
-	if (publication != NULL &&
-		(class->relkind == RELKIND_RELATION || class->relkind == RELKIND_FOREIGN_TABLE) &&
+	if (publication != NULL && may_be_published(publication, class) &&
 		relid >= FirstNormalObjectId && !IsCatalogRelationOid(relid) &&
 		!IsToastNamespace(class->relnamespace) &&
-		is_published(publication, relid, class, &by_ancestor))
+		is_published(publication, relid, class, &top))
 	{
-		rule->published = true;
-		rule->via_root = by_ancestor && publication->pubviaroot;
+		rule->partitioned = class->relkind == RELKIND_PARTITIONED_TABLE;
+		rule->root = publication->pubviaroot ? top : InvalidOid;
+
+		/* a subpartitioned table inside of a root is of no account */
+		rule->published = !rule->partitioned || !OidIsValid(rule->root);
 		rule->operations =
 			(publication->pubactions.pubinsert ? ETL_PUBLISH_INSERT : 0) |
 			(publication->pubactions.pubupdate ? ETL_PUBLISH_UPDATE : 0) |
 			(publication->pubactions.pubdelete ? ETL_PUBLISH_DELETE : 0) |
 			(publication->pubactions.pubtruncate ? ETL_PUBLISH_TRUNCATE : 0);
-		if (!publication->alltables)
+		if (!publication->alltables && !OidIsValid(rule->root))
 			read_entry(publication, rule, class->relnamespace);
 	}
 	ReleaseSysCache(tuple);
@@ -225,7 +234,7 @@ scan_relations(List *rules, const Publication *publication, XLogRecPtr from_lsn)
 	{
 		Form_pg_class class = (Form_pg_class) GETSTRUCT(tuple);
 
-		if ((class->relkind == RELKIND_RELATION || class->relkind == RELKIND_FOREIGN_TABLE) &&
+		if (may_be_published(publication, class) &&
 			class->relpersistence != RELPERSISTENCE_TEMP &&
 			class->oid >= FirstNormalObjectId && !OidIsValid(class->relrewrite))
 			relids = lappend_oid(relids, class->oid);
@@ -258,7 +267,8 @@ etl_rules_read(const char *name, XLogRecPtr from_lsn, bool *found)
 		rules = scan_relations(rules, publication, from_lsn);
 	if (!publication->alltables)
 	{
-		foreach(lc, GetPublicationRelations(publication->oid, PUBLICATION_PART_LEAF))
+		foreach(lc, GetPublicationRelations(publication->oid, publication->pubviaroot ?
+											PUBLICATION_PART_ALL : PUBLICATION_PART_LEAF))
 		{
 			Oid			relid = lfirst_oid(lc);
 			bool		known = false;
@@ -289,8 +299,8 @@ etl_rule_equal(const EtlRule *a, const EtlRule *b)
 	if (!a->published)
 		return a->dropped == b->dropped;
 	return a->operations == b->operations && a->excluded == b->excluded &&
-		a->via_root == b->via_root && bms_equal(a->columns, b->columns) &&
-		etl_filter_equal(a->filter, b->filter);
+		a->partitioned == b->partitioned && a->root == b->root &&
+		bms_equal(a->columns, b->columns) && etl_filter_equal(a->filter, b->filter);
 }
 
 EtlRule *
@@ -322,7 +332,8 @@ typedef struct FlatRule
 	bool		dropped;
 	uint8		operations;
 	uint8		excluded;
-	bool		via_root;
+	bool		partitioned;
+	Oid			root;
 	bool		has_columns;
 	bool		has_filter;
 	int16		ncolumns;
@@ -350,7 +361,8 @@ etl_rules_serialize(List *rules, StringInfo out)
 		flat.dropped = rule->dropped;
 		flat.operations = rule->operations;
 		flat.excluded = rule->excluded;
-		flat.via_root = rule->via_root;
+		flat.partitioned = rule->partitioned;
+		flat.root = rule->root;
 		flat.has_columns = rule->columns != NULL;
 		flat.ncolumns = bms_num_members(rule->columns);
 		flat.schema_len = rule->schema_name ? strlen(rule->schema_name) : 0;
@@ -398,7 +410,8 @@ etl_rules_deserialize(const char *data, uint32 len)
 		rule->dropped = flat.dropped;
 		rule->operations = flat.operations;
 		rule->excluded = flat.excluded;
-		rule->via_root = flat.via_root;
+		rule->partitioned = flat.partitioned;
+		rule->root = flat.root;
 		rule->schema_name = pnstrdup(at, flat.schema_len);
 		at += flat.schema_len;
 		rule->table_name = pnstrdup(at, flat.table_len);

@@ -46,8 +46,9 @@ typedef struct EtlRule
 	bool		dropped;		/* ... because the table is gone */
 	uint8		operations;		/* ETL_PUBLISH_ bits */
 	uint8		excluded;		/* EtlExcluded */
-	bool		via_root;		/* a partition published as its root (not
-								 * supported yet) */
+	bool		partitioned;	/* published as a whole: a partitioned table */
+	Oid			root;			/* a partition published as a part of this
+								 * table, which has a rule of its own */
 	Bitmapset  *columns;		/* attnums, NULL = all */
 	char	   *filter;			/* see filter.h, NULL = all rows */
 	char	   *schema_name;
@@ -57,9 +58,19 @@ typedef struct EtlRule
 extern const char *etl_excluded_name(EtlExcluded excluded); /* NULL for none */
 
 /*
- * All tables of the publication under the catalogs in force, as a list of
- * EtlRule * with from_lsn as given.  NIL with *found false when there is no
- * such publication.
+ * Is the rule that of a table with a place at the destination?  Else it has
+ * left the publication, or its rows are those of its root.
+ */
+static inline bool
+etl_rule_is_table(const EtlRule *rule)
+{
+	return rule->published && !OidIsValid(rule->root);
+}
+
+/*
+ * All tables of the publication under the catalogs in force, and under
+ * publish_via_partition_root their partitions, as a list of EtlRule * with
+ * from_lsn as given.  NIL with *found false when there is no such publication.
  */
 extern List *etl_rules_read(const char *publication, XLogRecPtr from_lsn, bool *found);
 

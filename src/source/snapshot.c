@@ -25,6 +25,7 @@
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
 #include "replication/logical.h"
 #include "replication/slot.h"
 #include "replication/snapbuild.h"
@@ -211,6 +212,10 @@ etl_snapshot_matches(Relation relation)
 {
 	Oid			relid = RelationGetRelid(relation);
 
+	if (relation->rd_rel->relkind == RELKIND_PARTITIONED_TABLE &&
+		!same_places(InheritsRelationId, InheritsParentIndexId,
+					 Anum_pg_inherits_inhparent, relid))
+		return false;
 	return same_class(relation) &&
 		same_places(AttributeRelationId, AttributeRelidNumIndexId,
 					Anum_pg_attribute_attrelid, relid) &&

@@ -10,19 +10,14 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_publication.h"
-#include "catalog/pg_publication_rel.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "sql/common.h"
@@ -31,28 +26,14 @@ PG_FUNCTION_INFO_V1(etl_create_pipeline);
 PG_FUNCTION_INFO_V1(etl_alter_pipeline);
 PG_FUNCTION_INFO_V1(etl_rename_pipeline);
 
-/* The publication must exist and ask only for what is supported. */
 static void
 check_publication(const char *name)
 {
-	HeapTuple	tuple = SearchSysCache1(PUBLICATIONNAME, CStringGetDatum(name));
-	Form_pg_publication form;
-	bool		via_root;
-
-	if (!HeapTupleIsValid(tuple))
+	if (!SearchSysCacheExists1(PUBLICATIONNAME, CStringGetDatum(name)))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("publication \"%s\" does not exist", name),
 				 errhint("Make one with CREATE PUBLICATION.")));
-	form = (Form_pg_publication) GETSTRUCT(tuple);
-	via_root = form->pubviaroot;
-	ReleaseSysCache(tuple);
-
-	if (via_root)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("publication \"%s\" uses publish_via_partition_root, which is not supported yet", name),
-				 errhint("ALTER PUBLICATION ... SET (publish_via_partition_root = false) publishes the partitions themselves.")));
 }
 
 /* ID of the pipeline of that name, or 0. */

@@ -30,6 +30,7 @@
 
 #include "compat.h"
 #include "schema/shape.h"
+#include "source/partition.h"
 #include "source/rules.h"
 #include "sql/common.h"
 #include "sql/validate.h"
@@ -61,7 +62,8 @@ check_identity(EtlValidation *v, const char *target, Relation relation,
 
 	if (!full && !OidIsValid(index))
 	{
-		if (changes)
+		/* whether changes of a partitioned table fail is a matter of its leaves */
+		if (changes && !rule->partitioned)
 			etl_validate_report(v, ETL_ERROR, "replica_identity", target,
 								"Add a primary key, use ALTER TABLE ... REPLICA IDENTITY, or publish inserts alone.",
 								"the table has no replica identity: UPDATE and DELETE of it fail since it is published");
@@ -78,7 +80,7 @@ check_identity(EtlValidation *v, const char *target, Relation relation,
 
 	if (rule->columns == NULL || (!changes && !needs_key))
 		return;
-	if (full && changes)
+	if (full && changes && !rule->partitioned)
 		etl_validate_report(v, ETL_ERROR, "key_columns_published", target,
 							"Publish all columns, or use another REPLICA IDENTITY.",
 							"the table has REPLICA IDENTITY FULL and a column list: UPDATE and DELETE of it fail");
@@ -87,6 +89,33 @@ check_identity(EtlValidation *v, const char *target, Relation relation,
 							"Add the columns of the replica identity to the publication's column list.",
 							changes ? "the column list leaves out columns of the replica identity: UPDATE and DELETE of the table fail" :
 							"the column list leaves out columns of the key, which the destination needs");
+}
+
+/*
+ * A partition of a table that is published as a whole: what the WAL has of its
+ * old rows must tell which row of the root it was.
+ */
+static void
+check_leaf_identity(EtlValidation *v, const char *target, Relation leaf, Relation root,
+					const EtlRule *root_rule)
+{
+	const EtlShape *shape = etl_shape_build(root, root_rule->columns, true);
+	EtlRowMap  *map = etl_row_map_create(leaf, RelationGetDescr(root));
+	bool		full = leaf->rd_rel->relreplident == REPLICA_IDENTITY_FULL;
+
+	if (!full && !OidIsValid(RelationGetReplicaIndex(leaf)))
+		etl_validate_report(v, ETL_ERROR, "replica_identity", target,
+							"Add a primary key, use ALTER TABLE ... REPLICA IDENTITY, or publish inserts alone.",
+							"the partition has no replica identity: UPDATE and DELETE of it fail since it is published");
+	else if (full && root_rule->columns != NULL)
+		etl_validate_report(v, ETL_ERROR, "key_columns_published", target,
+							"Publish all columns, or use another REPLICA IDENTITY.",
+							"the partition has REPLICA IDENTITY FULL and its table a column list: UPDATE and DELETE of it fail");
+	else if (!etl_row_map_identifies(map, leaf, shape))
+		etl_validate_report(v, ETL_ERROR, "replica_identity", target,
+							"Use ALTER TABLE ... REPLICA IDENTITY FULL, or an index over the key of the partitioned table.",
+							"the partition's replica identity does not have the key of table \"%s.%s\": an UPDATE or DELETE of it will park the table",
+							root_rule->schema_name, root_rule->table_name);
 }
 
 /* Columns that the owner may not read, as a list; NULL when it may read all. */
@@ -164,8 +193,8 @@ why_not_replicable(const EtlRule *rule)
 		case ETL_NOT_EXCLUDED:
 			break;
 	}
-	if (rule->via_root)
-		return "publish_via_partition_root is not supported yet: the table will be parked";
+	if (rule->excluded && OidIsValid(rule->root))
+		return "rows of this partition cannot be replicated: the partitioned table will be parked";
 	return NULL;
 }
 
@@ -270,6 +299,40 @@ check_table(EtlValidation *v, const EtlRule *rule, HTAB *names)
 	return true;
 }
 
+static const EtlRule *
+find_rule(List *rules, Oid relid)
+{
+	ListCell   *lc;
+
+	foreach(lc, rules)
+		if (((EtlRule *) lfirst(lc))->relid == relid)
+			return lfirst(lc);
+	return NULL;
+}
+
+/* Partition "rule" of a table that is published as a whole. */
+static void
+check_leaf(EtlValidation *v, const EtlRule *rule, List *rules)
+{
+	const EtlRule *root_rule = find_rule(rules, rule->root);
+	Relation	root;
+	Relation	leaf;
+
+	if (root_rule == NULL || root_rule->excluded ||
+		(root_rule->operations & (ETL_PUBLISH_UPDATE | ETL_PUBLISH_DELETE)) == 0)
+		return;
+	root = try_relation_open(rule->root, AccessShareLock);
+	if (root == NULL)
+		return;
+	leaf = try_relation_open(rule->relid, AccessShareLock);
+	if (leaf != NULL)
+	{
+		check_leaf_identity(v, etl_sql_table_name(rule->relid), leaf, root, root_rule);
+		relation_close(leaf, AccessShareLock);
+	}
+	relation_close(root, AccessShareLock);
+}
+
 void
 etl_validate_tables(EtlValidation *v)
 {
@@ -307,6 +370,8 @@ etl_validate_tables(EtlValidation *v)
 		else if (why != NULL)
 			etl_validate_report(v, ETL_NOTICE, "not_replicable", etl_sql_table_name(rule->relid), NULL,
 								"%s", why);
+		else if (OidIsValid(rule->root))
+			check_leaf(v, rule, rules);
 		else if (check_table(v, rule, names))
 			tables++;
 		MemoryContextSwitchTo(old);
