@@ -160,6 +160,15 @@ CREATE TABLE etl.schema_history (
 );
 COMMENT ON TABLE etl.schema_history IS 'versions of the shape of each table';
 
+CREATE TABLE etl.column_state (
+    pipeline_id bigint NOT NULL,
+    relid       oid NOT NULL,
+    attnum      smallint NOT NULL,
+    adjusted    bigint NOT NULL,        -- values that went out as others, by policy
+    PRIMARY KEY (pipeline_id, relid, attnum)
+);
+COMMENT ON TABLE etl.column_state IS 'statistics of columns that have any';
+
 CREATE TABLE etl.destination_column (
     pipeline_id bigint NOT NULL,
     relid       oid NOT NULL,
@@ -305,6 +314,13 @@ CREATE FUNCTION etl.validate_pipeline(pipeline text)
 COMMENT ON FUNCTION etl.validate_pipeline(text)
     IS 'what keeps a pipeline from running, or from running well; no row: nothing does';
 
+CREATE FUNCTION etl.plan(pipeline text)
+    RETURNS TABLE (source regclass, destination_table text, source_column name, source_type text,
+                   destination_column text, destination_type text, value_policy text, ddl text)
+    LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'etl_plan';
+COMMENT ON FUNCTION etl.plan(text)
+    IS 'what a start would make at the destination, table by table and column by column; touches nothing';
+
 CREATE FUNCTION etl.test_destination(destination name)
     RETURNS TABLE (check_name text, ok boolean, message text, elapsed interval)
     LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'etl_test_destination';
@@ -346,6 +362,13 @@ CREATE FUNCTION etl.shared_tables()
                    sqlstate text, error_lsn pg_lsn)
     LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100 AS 'MODULE_PATHNAME', 'etl_shared_tables';
 COMMENT ON FUNCTION etl.shared_tables() IS 'internal: tables in shared memory';
+
+CREATE FUNCTION etl.column_rows()
+    RETURNS TABLE (pipeline_id bigint, relid oid, attnum smallint, column_name name, source_type text,
+                   destination_column text, destination_type text, value_policy text, adjusted bigint,
+                   note text)
+    LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 1000 AS 'MODULE_PATHNAME', 'etl_column_rows';
+COMMENT ON FUNCTION etl.column_rows() IS 'internal: columns of tables as they are at destinations';
 
 CREATE FUNCTION etl.option_rows()
     RETURNS TABLE (scope text, name text, value text, unit text, source text, default_value text,
@@ -413,6 +436,23 @@ SELECT p.name AS pipeline,
                                                 THEN t.owned_generation ELSE t.generation END) v ON true
  CROSS JOIN LATERAL (SELECT coalesce(m.state, t.state) AS state) st
  WHERE pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
+
+CREATE VIEW etl.column_status WITH (security_barrier) AS
+SELECT p.name AS pipeline,
+       c.relid::regclass AS source,
+       c.attnum,
+       c.column_name,
+       c.source_type,
+       c.destination_column,
+       c.destination_type,
+       c.value_policy,
+       coalesce(greatest(c.adjusted, s.adjusted), 0) AS adjusted,
+       c.note
+  FROM etl.pipeline p
+  JOIN etl.column_rows() c ON c.pipeline_id = p.id
+  LEFT JOIN etl.column_state s ON s.pipeline_id = p.id AND s.relid = c.relid AND s.attnum = c.attnum
+ WHERE pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE')
+ ORDER BY p.name, c.relid, c.attnum;
 
 CREATE VIEW etl.pipeline_status WITH (security_barrier) AS
 WITH tables AS (
@@ -693,6 +733,7 @@ SELECT m.name,
 COMMENT ON VIEW etl.status IS 'one line a pipeline';
 COMMENT ON VIEW etl.pipeline_status IS 'everything about each pipeline';
 COMMENT ON VIEW etl.table_status IS 'everything about each table of each pipeline';
+COMMENT ON VIEW etl.column_status IS 'each column of each table of each pipeline, and what it became';
 COMMENT ON VIEW etl.error_log IS 'the newest errors of each pipeline, newest first';
 COMMENT ON VIEW etl.settings IS 'settings and options: what there is and what is in force';
 COMMENT ON VIEW etl.metrics IS 'figures for a monitoring system';
@@ -706,10 +747,10 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA etl FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA etl FROM PUBLIC;
 
 GRANT USAGE ON SCHEMA etl TO PUBLIC;
-GRANT SELECT ON etl.status, etl.pipeline_status, etl.table_status, etl.error_log, etl.settings, etl.metrics
-    TO PUBLIC;
+GRANT SELECT ON etl.status, etl.pipeline_status, etl.table_status, etl.column_status, etl.error_log,
+    etl.settings, etl.metrics TO PUBLIC;
 GRANT EXECUTE ON FUNCTION etl.shared_server(), etl.shared_pipelines(), etl.shared_tables(),
-    etl.option_rows(), etl.option_number(jsonb, text) TO PUBLIC;
+    etl.column_rows(), etl.option_rows(), etl.option_number(jsonb, text) TO PUBLIC;
 
 ----------------------------------------------------------------------------
 -- pg_dump carries definitions, never what runs: a restored database has all

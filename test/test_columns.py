@@ -196,3 +196,119 @@ def test_options_changed_while_stopped(server, db, ch, lake, start):
     server.wait_for("p", db)
     assert generation(server, db) == before
     assert_current(server, db, ch, lake, "public.t", names={"v": "words"})
+
+
+MANY = """
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE DOMAIN positive AS numeric(10,3) CHECK (VALUE > 0);
+CREATE TABLE many (id bigint PRIMARY KEY, a smallint NOT NULL, b numeric, c numeric(12,2) NOT NULL, d date, e timestamptz NOT NULL,
+  f mood, g uuid, h jsonb, i bytea, j int[], k positive, l text NOT NULL, m interval, n boolean, o oid,
+  twice bigint GENERATED ALWAYS AS (id * 2) STORED, "Odd `na\\me'" char(5));
+CREATE TABLE "Upper Case" ("Id" int, "part" text, x float8, PRIMARY KEY ("part", "Id"));
+CREATE TABLE listed (id int PRIMARY KEY, hidden int, v text);
+INSERT INTO many (id, a, c, e, l) VALUES (1, 1, 1, now(), '');
+"""
+
+
+def planned(server, db):
+    """{table at the destination: [(column, type)]} and {...: ddl} of etl.plan()."""
+    columns, ddl = {}, {}
+    for table, column, kind, statement in server.sql(
+            "SELECT destination_table, destination_column, destination_type, ddl FROM etl.plan('p')", db=db):
+        if statement:
+            ddl[table] = statement
+        else:
+            columns.setdefault(table, []).append((column, kind))
+    return columns, ddl
+
+
+def described(server, db):
+    """The same of etl.column_status, without the columns that are ours."""
+    columns = {}
+    for table, column, kind in server.sql(
+            "SELECT t.destination_table, c.destination_column, c.destination_type FROM etl.column_status c"
+            " JOIN etl.table_status t USING (pipeline, source) ORDER BY c.source, c.attnum", db=db):
+        columns.setdefault(table, []).append((column, kind))
+    return columns
+
+
+def ours(columns):
+    return [(c, k) for c, k in columns if not c.startswith(("_etl_", "cdc_")) and not c.endswith("__is_null")]
+
+
+@pytest.mark.parametrize("options", [{}, {"engine": "merge_tree"}, {"metadata_columns": ["committed_at"], "generated_columns": False}])
+def test_the_plan_is_what_is_made(server, db, ch, lake, start, options):
+    server.psql(MANY, db)
+    start('many, "Upper Case", listed (id, v)', options, start=False)
+    server.sql("SELECT etl.alter_table('p', 'many', '{\"destination_table\": \"lots\"}')", db=db)
+    alter(server, db, "b", '{"destination_column": "amount", "destination_type": "Nullable(Decimal(38, 9))"}', table="many")
+    alter(server, db, "l", '{"destination_type": "LowCardinality(String)"}', table="many")
+    before = len(ch.proxy.requests())
+    columns, ddl = planned(server, db)
+    assert sorted(columns) == sorted(ddl) == ["lots", "public_Upper Case", "public_listed"]
+
+    # it touches nothing, here and there
+    assert ch.tables(lake) == {} and len(ch.proxy.requests()) == before
+    assert server.value("SELECT count(*) FROM etl.table_state", db=db) == 0
+
+    server.sql("SELECT etl.start_pipeline('p')", db=db)
+    server.wait_for("p", db)
+    made = {table: [(name, kind) for name, kind, _ in ch.columns(lake, table)] for table in columns}
+    assert made == columns
+    assert {table: ours(made[table]) for table in made} == described(server, db)
+    # a running pipeline is planned alike, and its statements make the same again
+    assert planned(server, db) == (columns, ddl)
+    ch.create_database(lake + "_2")
+    try:
+        for statements in ddl.values():
+            for statement in statements.replace(f"`{lake}`", f"`{lake}_2`").split(";\n"):
+                ch.execute(statement)
+        assert sorted(ch.tables(lake)) == sorted(ch.tables(lake + "_2"))
+        for table in ch.tables(lake):
+            assert [c[:2] for c in ch.columns(lake, table)] == [c[:2] for c in ch.columns(lake + "_2", table)]
+    finally:
+        ch.execute(f"DROP DATABASE {lake}_2")
+
+
+def test_column_status_says_what_is_there(server, db, ch, lake, start):
+    """Also while another copy is made, and after each change of the table."""
+    server.sql(TABLE, db=db)
+    start("t")
+
+    def is_true():
+        server.wait_for("p", db)
+        want = ours([(name, kind) for name, kind, _ in ch.columns(lake, "public_t")])
+        assert described(server, db) == {"public_t": want}
+        return want
+
+    assert [c for c, _ in is_true()] == ["id", "n", "d", "v"]
+    assert server.sql("SELECT attnum, column_name, source_type, value_policy, adjusted FROM etl.column_status WHERE column_name = 'n'",
+                      db=db) == [(2, "n", "numeric(12,2)", "error", 0)]
+    ch.proxy.plan({"action": "hang", "contains": "INSERT INTO `%s`.`_etl_sync" % lake})
+    alter(server, db, "n", '{"destination_column": "amount", "destination_type": "Nullable(String)"}')
+    wait_until(lambda: server.tables("p", db)["public.t"]["state"] == "data_sync", 30, "a copy")
+    assert ("n", "Nullable(Decimal(12, 2))") in described(server, db)["public_t"]
+    ch.proxy.plan()
+    ch.release()
+    assert ("amount", "Nullable(String)") in is_true()
+    server.sql("ALTER TABLE t DROP COLUMN d; ALTER TABLE t ADD COLUMN \"new one\" int NOT NULL DEFAULT 7; ALTER TABLE t ALTER v TYPE varchar(20)", db=db)
+    assert is_true()[2:] == [("v", "Nullable(String)"), ("new one", "Int32")]
+    assert server.sql("SELECT source_type FROM etl.column_status WHERE column_name = 'v'", db=db) == [("character varying(20)",)]
+    # also of a stopped pipeline
+    server.sql("SELECT etl.stop_pipeline('p')", db=db)
+    before = described(server, db)
+    wait_until(lambda: server.status("p", db)["state"] == "stopped", 30, "stopped")
+    assert described(server, db) == before
+
+
+def test_column_status_waits_for_nobody(server, db, ch, lake, start):
+    """A table whose first copy has not begun is looked at as it is; one that is locked is left out."""
+    server.sql(TABLE, db=db)
+    start("t", start=False)
+    server.sql("INSERT INTO etl.table_state (pipeline_id, relid, schema_name, table_name, state)"
+               " SELECT id, 't'::regclass, 'public', 't', 'init' FROM etl.pipeline", db=db)
+    assert [r[0] for r in server.sql("SELECT column_name FROM etl.column_status", db=db)] == ["id", "n", "d", "v"]
+    with server.connect(db, autocommit=False) as other:
+        other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        assert server.sql("SELECT column_name FROM etl.column_status", db=db) == []
+        other.rollback()

@@ -35,7 +35,7 @@ def test_a_restored_database_has_its_pipelines_and_runs_none(server, db, target,
     assert server.value("SELECT etl.wait_for('p')", db=db)
     text = dump(server, db, *options)
     for table in ("pipeline_intent", "pipeline_state", "table_state", "table_intent", "rule_history",
-                  "schema_history", "error_entry", "destination_column", "local_schema"):
+                  "schema_history", "error_entry", "destination_column", "column_state", "local_schema"):
         assert f"etl.{table} " not in text
     server.psql(text, target)
 

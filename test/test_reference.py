@@ -22,7 +22,7 @@ def test_every_function_is_described(top, server, db):
 def test_every_view_and_column_is_described(top, server, db):
     text = reference(top)
     missing = []
-    for view in ("status", "pipeline_status", "table_status", "error_log", "settings", "metrics"):
+    for view in ("status", "pipeline_status", "table_status", "column_status", "error_log", "settings", "metrics"):
         section = re.search(rf"^### {view}\n(.*?)^##", text, re.S | re.M).group(1)
         words = set(re.findall(r"\w+", section))
         missing += [f"{view}.{c}" for c in column(

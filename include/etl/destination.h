@@ -620,6 +620,13 @@ typedef struct EtlDestinationRoutine
 	 */
 	void		(*check_table) (const EtlShape *shape, const EtlOptions *options, EtlResult *result);
 
+	/*
+	 * What a start makes of a table, for etl.plan(): appends the statements to
+	 * "ddl", without marks, and returns the columns that are the kind's own
+	 * (List of EtlColumnPlan *, name and type).  Pure.  NULL: no statements.
+	 */
+	List	   *(*plan_table) (const EtlShape *shape, const EtlOptions *options, StringInfo ddl);
+
 	/* --- network --- */
 
 	/*

@@ -14,6 +14,7 @@
 #include "utils/memutils.h"
 
 #include "pipeline/writer.h"
+#include "server/adjusted.h"
 #include "server/worker.h"
 
 #define GENERATION_KEY(slot, generation) \
@@ -156,6 +157,26 @@ etl_writer_track(EtlWriter *writer, EtlTableSlot *slot,
 	tracked->schema_name = MemoryContextStrdup(EtlWorkerContext, schema_name);
 	tracked->table_name = MemoryContextStrdup(EtlWorkerContext, table_name);
 	return tracked;
+}
+
+/* After a restart of the server, counts of columns go on where they were. */
+void
+etl_writer_load_columns(EtlWriter *writer, List *rows)
+{
+	ListCell   *lc;
+
+	foreach(lc, rows)
+	{
+		const EtlColumnRow *row = lfirst(lc);
+		EtlTableSlot *slot = etl_shmem_find_table(writer->pipeline, row->relid);
+		uint32		index;
+
+		if (slot == NULL)
+			continue;
+		index = etl_shmem_table_index(slot);
+		if (etl_adjusted_get(index, row->attnum) < row->adjusted)
+			etl_adjusted_set(index, row->attnum, row->adjusted);
+	}
 }
 
 /* Others must look at the table slots. */

@@ -173,6 +173,7 @@ etl_store_delete_table(int64 pipeline_id, Oid relid)
 	param_int8(&params, pipeline_id);
 	param_oid(&params, relid);
 	run("DELETE FROM etl.destination_column WHERE pipeline_id = $1 AND relid = $2", &params);
+	run("DELETE FROM etl.column_state WHERE pipeline_id = $1 AND relid = $2", &params);
 	run("UPDATE etl.pipeline_state AS p SET released_generation = t.generation"
 		" FROM etl.table_state t"
 		" WHERE p.pipeline_id = $1 AND t.pipeline_id = $1 AND t.relid = $2"
@@ -219,6 +220,11 @@ etl_store_claim(int64 pipeline_id, Oid relid, int64 *resync, int64 *retry)
 			" RETURNING generation", &params) == 0)
 		return 0;
 	generation = (uint32) DatumGetInt32(field(0, 1, &isnull));
+
+	/* nothing of former attempts is there: nor are values of them */
+	run("DELETE FROM etl.column_state c USING etl.table_state t"
+		" WHERE c.pipeline_id = $1 AND c.relid = $2 AND t.pipeline_id = $1 AND t.relid = $2"
+		"  AND t.owned_generation = 0", &params);
 
 	if (run("SELECT resync_requests, retry_requests FROM etl.table_intent"
 			" WHERE pipeline_id = $1 AND relid = $2", &params) > 0)

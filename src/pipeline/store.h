@@ -16,6 +16,8 @@
 #ifndef ETL_STORE_H
 #define ETL_STORE_H
 
+#include "access/attnum.h"
+
 #include "catalog/config.h"
 #include "server/shmem.h"
 #include "source/rules.h"
@@ -155,6 +157,16 @@ extern List *etl_store_read_shapes(int64 pipeline_id, Oid relid, uint32 generati
 
 /* Counters of shared memory into the tables (every 10 s and at exit). */
 extern void etl_store_statistics(const EtlPipelineShared *pipeline);
+
+/* Values of a column that went out as others, as stored. */
+typedef struct EtlColumnRow
+{
+	Oid			relid;
+	AttrNumber	attnum;
+	uint64		adjusted;
+} EtlColumnRow;
+
+extern List *etl_store_read_columns(int64 pipeline_id);	/* of EtlColumnRow * */
 
 /* The other way, for the pipeline's own: after a restart of the server. */
 extern void etl_store_read_statistics(EtlPipelineShared *pipeline);

@@ -10,6 +10,7 @@
 #include "guc.h"
 #include "pipeline/store.h"
 #include "pipeline/store_private.h"
+#include "server/adjusted.h"
 
 /* ----------
  * Identity and requests
@@ -228,6 +229,55 @@ store_table_statistics(int64 pipeline_id, EtlTableSlot *slot, Oid relid)
 		"    IS DISTINCT FROM ($3, $4, $5, $6, $7, $8, $9, $11)", &params);
 }
 
+/* Values of columns that went out as others. */
+static void
+store_adjusted(const EtlPipelineShared *pipeline)
+{
+	int32		index = etl_shmem_pipeline_index(pipeline);
+	int			n;
+	EtlAdjustedCount *all = etl_adjusted_all(&n);
+
+	for (int i = 0; i < n; i++)
+	{
+		const EtlTableSlot *slot = &etl_shared->tables[all[i].slot];
+		Params		params = {0};
+
+		if (slot->pipeline != index || !OidIsValid(slot->relid))
+			continue;
+		param_int8(&params, pipeline->id);
+		param_oid(&params, slot->relid);
+		param_int4(&params, all[i].attnum);
+		param_int8(&params, (int64) all[i].values);
+		run("INSERT INTO etl.column_state AS c (pipeline_id, relid, attnum, adjusted)"
+			" VALUES ($1, $2, $3, $4)"
+			" ON CONFLICT (pipeline_id, relid, attnum) DO UPDATE SET adjusted = EXCLUDED.adjusted"
+			"  WHERE c.adjusted <> EXCLUDED.adjusted", &params);
+	}
+	pfree(all);
+}
+
+List *
+etl_store_read_columns(int64 pipeline_id)
+{
+	Params		params = {0};
+	List	   *rows = NIL;
+	uint64		n;
+
+	param_int8(&params, pipeline_id);
+	n = run("SELECT relid, attnum, adjusted FROM etl.column_state WHERE pipeline_id = $1", &params);
+	for (uint64 i = 0; i < n; i++)
+	{
+		EtlColumnRow *row = palloc0(sizeof(EtlColumnRow));
+		bool		isnull;
+
+		row->relid = DatumGetObjectId(field(i, 1, &isnull));
+		row->attnum = DatumGetInt16(field(i, 2, &isnull));
+		row->adjusted = (uint64) DatumGetInt64(field(i, 3, &isnull));
+		rows = lappend(rows, row);
+	}
+	return rows;
+}
+
 /*
  * Sums of shared memory, which outlive a pair but not the server: the writer
  * puts the stored ones there when it finds none.
@@ -261,6 +311,7 @@ etl_store_statistics(const EtlPipelineShared *pipeline)
 		if (slot->pipeline == index && OidIsValid(slot->relid))
 			store_table_statistics(p->id, slot, slot->relid);
 	}
+	store_adjusted(p);
 }
 
 void

@@ -36,6 +36,7 @@
 #include "pipeline/sync.h"
 #include "pipeline/table_state.h"
 #include "schema/shape.h"
+#include "server/adjusted.h"
 #include "server/worker.h"
 #include "source/decode.h"
 #include "source/slot.h"
@@ -311,6 +312,8 @@ claim(EtlSyncGroup *group)
 		slot->retry_claimed = table->retry;
 		pg_atomic_write_u64(&slot->rows_copied, 0);
 		pg_atomic_write_u64(&slot->bytes_copied, 0);
+		if (slot->owned[0].generation == 0)
+			etl_adjusted_forget(table->slot);
 	}
 	LWLockRelease(&pipeline->lock);
 	tables_changed();

@@ -235,6 +235,7 @@ extern void etl_writer_set_shape(EtlWriter *writer, EtlGeneration *generation, E
 extern void etl_writer_give_up(EtlWriter *writer, uint32 slot);
 extern EtlTracked *etl_writer_track(EtlWriter *writer, EtlTableSlot *slot,
 									const char *schema_name, const char *table_name);
+extern void etl_writer_load_columns(EtlWriter *writer, List *rows); /* of EtlColumnRow * */
 extern void etl_writer_tables_changed(EtlWriter *writer);
 
 /* membership.c */

@@ -38,6 +38,7 @@ typedef struct Start
 	bool		owner_is_superuser;
 	List	   *tables;			/* of EtlTableRow * */
 	List	   *intents;		/* of EtlTableIntent * */
+	List	   *columns;		/* of EtlColumnRow * */
 } Start;
 
 static bool owner_is_superuser;
@@ -239,6 +240,7 @@ start_body(void *arg)
 	context = MemoryContextSwitchTo(EtlWorkerContext);
 	start->tables = etl_store_read_tables(writer->config->id);
 	start->intents = etl_store_read_intents(writer->config->id);
+	start->columns = etl_store_read_columns(writer->config->id);
 	MemoryContextSwitchTo(context);
 	resume_tables(start);
 	take_stopped(writer);
@@ -352,6 +354,7 @@ load_tables(EtlWriter *writer, Start *start)
 	foreach(lc, start->tables)
 		load_table(writer, lfirst(lc));
 	free_unknown_slots(writer);
+	etl_writer_load_columns(writer, start->columns);
 	etl_writer_read_intents(writer, start->intents);
 	pg_atomic_fetch_add_u64(&writer->pipeline->tables_version, 1);
 	writer->scan = true;
@@ -498,6 +501,7 @@ etl_writer_start(void)
 	load_tables(writer, &start);
 	list_free_deep(start.tables);
 	list_free_deep(start.intents);
+	list_free_deep(start.columns);
 
 	writer->intakes[0].queue = etl_queue_create(writer->config->queue_size);
 	etl_queue_set_consumer(writer->intakes[0].queue);

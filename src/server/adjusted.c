@@ -131,6 +131,29 @@ etl_adjusted_get(uint32 slot, AttrNumber attnum)
 	return values;
 }
 
+EtlAdjustedCount *
+etl_adjusted_all(int *n)
+{
+	EtlAdjustedCount *all = palloc(sizeof(EtlAdjustedCount) * ETL_ADJUSTED_COLUMNS);
+	HASH_SEQ_STATUS scan;
+	Count	   *count;
+
+	*n = 0;
+	LWLockAcquire(&counts->lock, LW_SHARED);
+	if (hash_get_num_entries(count_of) > 0)
+	{
+		hash_seq_init(&scan, count_of);
+		while ((count = hash_seq_search(&scan)) != NULL)
+		{
+			all[*n].slot = count->key.slot;
+			all[*n].attnum = (AttrNumber) count->key.attnum;
+			all[(*n)++].values = pg_atomic_read_u64(&count->values);
+		}
+	}
+	LWLockRelease(&counts->lock);
+	return all;
+}
+
 void
 etl_adjusted_set(uint32 slot, AttrNumber attnum, uint64 values)
 {

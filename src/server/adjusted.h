@@ -22,6 +22,16 @@ extern void etl_adjusted_count(uint32 slot, const EtlAdjusted *adjusted);
 /* Values of one column changed since its table was entered or etl_adjusted_set(). */
 extern uint64 etl_adjusted_get(uint32 slot, AttrNumber attnum);
 
+/* All counts, in CurrentMemoryContext. */
+typedef struct EtlAdjustedCount
+{
+	uint32		slot;
+	AttrNumber	attnum;
+	uint64		values;
+} EtlAdjustedCount;
+
+extern EtlAdjustedCount *etl_adjusted_all(int *n);
+
 /* Begin with what was counted in a former life of the server. */
 extern void etl_adjusted_set(uint32 slot, AttrNumber attnum, uint64 count);
 

@@ -270,6 +270,7 @@ delete_rows(void *arg)
 		"DELETE FROM etl.rule_history WHERE pipeline_id = $1",
 		"DELETE FROM etl.schema_history WHERE pipeline_id = $1",
 		"DELETE FROM etl.destination_column WHERE pipeline_id = $1",
+		"DELETE FROM etl.column_state WHERE pipeline_id = $1",
 		"DELETE FROM etl.error_entry WHERE pipeline_id = $1",
 		"DELETE FROM etl.pipeline_state WHERE pipeline_id = $1",
 		"DELETE FROM etl.pipeline_intent WHERE pipeline_id = $1",

@@ -217,6 +217,7 @@ const EtlDestinationRoutine etl_clickhouse_routine = {
 	.table_names = clickhouse_table_names,
 	.describe_column = ch_describe_column,
 	.check_table = clickhouse_check_table,
+	.plan_table = ch_plan_table,
 	.find_generations = ch_find_generations,
 };
 

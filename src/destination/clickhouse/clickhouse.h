@@ -204,6 +204,7 @@ extern void ch_put_identifier(StringInfo out, const char *name);
 extern void ch_put_literal(StringInfo out, const char *text);
 
 /* `database`.`name` */
+extern void ch_put_name(StringInfo out, const char *database, const char *name);
 extern void ch_put_table(StringInfo out, const EtlConnection *connection, const char *name);
 
 typedef struct ChNames
@@ -255,6 +256,7 @@ extern bool ch_find(EtlConnection *connection, Oid relid, const char *const *nam
 					List **found, EtlResult *result);
 extern ChFound *ch_find_name(List *found, const char *name);
 
+extern List *ch_plan_table(const EtlShape *shape, const EtlOptions *options, StringInfo ddl);
 extern bool ch_create_table(EtlConnection *connection, const EtlTable *table, const char *name,
 							EtlResult *result);
 extern bool ch_create_view(EtlConnection *connection, const EtlTable *table, const ChNames *names,

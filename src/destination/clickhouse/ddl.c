@@ -80,6 +80,7 @@ ch_find_name(List *found, const char *name)
  * ----------
  */
 
+/* "generation" 0: without the mark of each column. */
 static void
 put_columns(StringInfo sql, const ChLayout *layout, uint32 generation)
 {
@@ -88,7 +89,10 @@ put_columns(StringInfo sql, const ChLayout *layout, uint32 generation)
 		const ChColumn *column = &layout->columns[i];
 
 		ch_put_identifier(sql, column->name);
-		appendStringInfo(sql, " %s COMMENT 'etl:%d:%u', ", column->type, column->attnum, generation);
+		appendStringInfo(sql, " %s", column->type);
+		if (generation != 0)
+			appendStringInfo(sql, " COMMENT 'etl:%d:%u'", column->attnum, generation);
+		appendStringInfoString(sql, ", ");
 	}
 	for (int i = 0; i < layout->nmeta; i++)
 		appendStringInfo(sql, "%s`%s` %s", i > 0 ? ", " : "", layout->meta[i].name,
@@ -130,52 +134,94 @@ put_settings(StringInfo sql, const EtlOptions *options)
 		appendStringInfoString(sql, settings);
 }
 
+static void
+put_table(StringInfo sql, const char *database, const char *name, const ChLayout *layout,
+		  const EtlOptions *options, uint32 generation)
+{
+	appendStringInfoString(sql, "CREATE TABLE ");
+	ch_put_name(sql, database, name);
+	appendStringInfoString(sql, " (");
+	put_columns(sql, layout, generation);
+	appendStringInfoChar(sql, ')');
+	put_engine(sql, layout, options);
+	put_settings(sql, options);
+}
+
+/* The current rows without what is ours. */
+static void
+put_view(StringInfo sql, const char *database, const ChNames *names, const ChLayout *layout)
+{
+	appendStringInfoString(sql, "CREATE OR REPLACE VIEW ");
+	ch_put_name(sql, database, names->view);
+	appendStringInfoString(sql, " AS SELECT ");
+	for (int i = 0; i < layout->ncolumns; i++)
+	{
+		if (i > 0)
+			appendStringInfoString(sql, ", ");
+		ch_put_identifier(sql, layout->columns[i].name);
+	}
+	if (layout->committed_at)
+		appendStringInfoString(sql, ", `_etl_committed_at`");
+	appendStringInfoString(sql, " FROM ");
+	ch_put_name(sql, database, names->base);
+	appendStringInfoString(sql, " FINAL WHERE `_etl_deleted` = 0");
+}
+
 /* An empty table for the generation under this name, which must be free. */
 bool
 ch_create_table(EtlConnection *connection, const EtlTable *table, const char *name,
 				EtlResult *result)
 {
-	ChLayout   *layout = ch_layout(table->shape, table->options);
 	StringInfoData sql;
 
 	initStringInfo(&sql);
-	appendStringInfoString(&sql, "CREATE TABLE ");
-	ch_put_table(&sql, connection, name);
-	appendStringInfoString(&sql, " (");
-	put_columns(&sql, layout, table->generation);
-	appendStringInfoChar(&sql, ')');
-	put_engine(&sql, layout, table->options);
-	put_settings(&sql, table->options);
+	put_table(&sql, connection->database, name, ch_layout(table->shape, table->options),
+			  table->options, table->generation);
 	appendStringInfoString(&sql, " COMMENT ");
 	ch_put_literal(&sql, ch_mark(connection, table->relid, table->generation, table->shape->lsn));
 	return ch_run(connection, CH_CHANGE, sql.data, NULL, NULL, result);
 }
 
-/* The current rows without what is ours. */
 bool
 ch_create_view(EtlConnection *connection, const EtlTable *table, const ChNames *names,
 			   EtlResult *result)
 {
-	ChLayout   *layout = ch_layout(table->shape, table->options);
 	StringInfoData sql;
 
 	initStringInfo(&sql);
-	appendStringInfoString(&sql, "CREATE OR REPLACE VIEW ");
-	ch_put_table(&sql, connection, names->view);
-	appendStringInfoString(&sql, " AS SELECT ");
-	for (int i = 0; i < layout->ncolumns; i++)
-	{
-		if (i > 0)
-			appendStringInfoString(&sql, ", ");
-		ch_put_identifier(&sql, layout->columns[i].name);
-	}
-	if (layout->committed_at)
-		appendStringInfoString(&sql, ", `_etl_committed_at`");
-	appendStringInfoString(&sql, " FROM ");
-	ch_put_table(&sql, connection, names->base);
-	appendStringInfoString(&sql, " FINAL WHERE `_etl_deleted` = 0 COMMENT ");
+	put_view(&sql, connection->database, names, ch_layout(table->shape, table->options));
+	appendStringInfoString(&sql, " COMMENT ");
 	ch_put_literal(&sql, ch_mark(connection, table->relid, table->generation, table->shape->lsn));
 	return ch_run(connection, CH_CHANGE, sql.data, NULL, NULL, result);
+}
+
+/* What would be made, under the names that it has in the end. */
+List *
+ch_plan_table(const EtlShape *shape, const EtlOptions *options, StringInfo ddl)
+{
+	const char *database = etl_option_text(options, "database");
+	ChLayout   *layout = ch_layout(shape, options);
+	EtlResult	result = {.status = ETL_DONE};
+	ChNames		names;
+	List	   *own = NIL;
+
+	if (!ch_names(database, shape, options, &names, &result))
+		return NIL;
+	put_table(ddl, database, names.base, layout, options, 0);
+	if (names.view)
+	{
+		appendStringInfoString(ddl, ";\n");
+		put_view(ddl, database, &names, layout);
+	}
+	for (int i = 0; i < layout->nmeta; i++)
+	{
+		EtlColumnPlan *plan = palloc0_object(EtlColumnPlan);
+
+		plan->name = layout->meta[i].name;
+		plan->type = layout->meta[i].type;
+		own = lappend(own, plan);
+	}
+	return own;
 }
 
 /* ----------

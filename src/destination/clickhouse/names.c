@@ -55,11 +55,17 @@ ch_put_literal(StringInfo out, const char *text)
 }
 
 void
-ch_put_table(StringInfo out, const EtlConnection *connection, const char *name)
+ch_put_name(StringInfo out, const char *database, const char *name)
 {
-	ch_put_identifier(out, connection->database);
+	ch_put_identifier(out, database);
 	appendStringInfoChar(out, '.');
 	ch_put_identifier(out, name);
+}
+
+void
+ch_put_table(StringInfo out, const EtlConnection *connection, const char *name)
+{
+	ch_put_name(out, connection->database, name);
 }
 
 /*
