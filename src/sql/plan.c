@@ -149,7 +149,7 @@ plan_rule(ReturnSetInfo *rsinfo, const EtlConfig *config, const EtlRule *rule)
 	Relation	relation;
 	TablePlan		plan = {.rsinfo = rsinfo, .routine = config->routine};
 
-	if (!rule->published || rule->excluded != ETL_NOT_EXCLUDED || rule->via_root)
+	if (!etl_rule_is_table(rule) || rule->excluded != ETL_NOT_EXCLUDED)
 		return;
 	relation = try_relation_open(rule->relid, AccessShareLock);
 	if (relation == NULL)
