@@ -80,6 +80,7 @@ CREATE TABLE etl.pipeline_state (
     timeline          bigint NOT NULL,
     data_directory    bigint NOT NULL DEFAULT 0,    -- its inode: another one is another copy of the files
     epoch             integer NOT NULL DEFAULT 0,
+    publication_oid   oid,              -- as last followed: a publication may be renamed
     slot_name         name NOT NULL,
     slot_created      boolean NOT NULL DEFAULT false,
     resync_done       bigint NOT NULL DEFAULT 0,
@@ -460,7 +461,8 @@ WITH tables AS (
            count(*) FILTER (WHERE s.state NOT IN ('excluded', 'dropped')) AS total,
            count(*) FILTER (WHERE s.state = 'ready') AS ready,
            count(*) FILTER (WHERE s.state = 'errored') AS parked,
-           count(*) FILTER (WHERE s.state NOT IN ('ready', 'errored', 'excluded', 'dropped')) AS syncing
+           count(*) FILTER (WHERE s.state NOT IN ('ready', 'errored', 'excluded', 'dropped')) AS syncing,
+           bool_or(s.state = 'dropped') AND bool_and(s.state IN ('dropped', 'excluded')) AS emptied
       FROM etl.table_state t
       LEFT JOIN etl.shared_tables() m ON m.pipeline_id = t.pipeline_id AND m.relid = t.relid
      CROSS JOIN LATERAL (SELECT coalesce(m.state, t.state) AS state) s
@@ -497,6 +499,7 @@ WITH tables AS (
            coalesce(m.durable_lsn, s.durable_lsn) AS delivered_lsn,
            coalesce(t.total, 0) AS total, coalesce(t.ready, 0) AS ready,
            coalesce(t.syncing, 0) AS syncing, coalesce(t.parked, 0) AS parked,
+           coalesce(t.emptied, false) AS emptied,
            coalesce(greatest(m.transactions, s.transactions), 0) AS transactions,
            coalesce(greatest(m.changes, s.changes), 0) AS changes,
            coalesce(greatest(m.rows_copied, s.rows_copied), 0) AS rows_copied,
@@ -559,6 +562,8 @@ WITH tables AS (
                THEN 'the publication does not exist any more'
                WHEN l.wal_status = 'lost'
                THEN 'the replication slot has lost WAL that it needs'
+               WHEN l.enabled AND l.emptied
+               THEN 'all tables of the publication were dropped'
                WHEN l.parked > 0
                THEN l.parked || CASE WHEN l.parked = 1 THEN ' table is parked' ELSE ' tables are parked' END
                WHEN l.endpoint_trouble

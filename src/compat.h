@@ -102,6 +102,21 @@
 #define etl_expand_generated_columns(node, relation, index) (node)
 #endif
 
+/* Does the publication publish stored generated columns that are in no list?  Before 18: it does not say. */
+#if PG_VERSION_NUM >= 180000
+#define etl_publishes_generated(publication) \
+	((publication)->pubgencols_type == PUBLISH_GENCOLS_STORED)
+#else
+#define etl_publishes_generated(publication) true
+#endif
+
+/* Does it say (so that nothing has to be recorded for what is created)? */
+#if PG_VERSION_NUM >= 180000
+#define ETL_PUBLICATION_SAYS_GENERATED true
+#else
+#define ETL_PUBLICATION_SAYS_GENERATED false
+#endif
+
 /* ----------
  * Logical decoding.  Users include replication/logical.h and slot.h first.
  * ----------

@@ -183,11 +183,15 @@ def test_p07_a_table_that_left_by_being_made_anew_is_told(server, db, receiver, 
     states = server.sql("SELECT state FROM etl.table_status WHERE table_name = 'p07'", db=db)
     assert states == [("dropped",)]
     assert 1 not in keys(receiver.state(), "public.p07")
+    assert server.status("p", db)["healthy"], "another table is there"
     run("ALTER PUBLICATION pub DROP TABLE stays")
     wait_until(lambda: server.value("SELECT count(*) FROM etl.validate_pipeline('p')"
                                     " WHERE check_name = 'publication_empty'", db=db) == 1, 20, "an empty publication is told")
+    wait_until(lambda: not server.status("p", db)["healthy"], 20, "nothing is replicated any more")
+    assert "dropped" in server.status("p", db)["problem"]
     run("ALTER PUBLICATION pub ADD TABLE p07")
     server.wait_for("p", db)
+    assert server.status("p", db)["healthy"]
     assert receiver.state().rows("public.p07") == [{"id": 1, "v": "lost?"}]
 
 

@@ -349,3 +349,168 @@ def test_a_filter_and_its_column_change_together(server, db, receiver, follow):
     run("BEGIN; ALTER PUBLICATION pub SET TABLE t; ALTER TABLE t DROP COLUMN kind; INSERT INTO t VALUES (7); COMMIT")
     server.wait_for("p", db)
     assert_equal(server, db, receiver.state(), ["public.t"])
+
+
+# --- the publication itself ---
+
+def test_a_publication_is_renamed(server, db, receiver, follow):
+    """Followed while running, also when another one takes its name, and into the definition."""
+    run = follow("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1);"
+                 "CREATE PUBLICATION pub FOR TABLE t")
+    pair = server.backends("etl apply", db) + server.backends("etl writer", db)
+    run("ALTER PUBLICATION pub RENAME TO renamed; INSERT INTO t VALUES (1)")
+    run("CREATE PUBLICATION pub FOR ALL TABLES; ALTER PUBLICATION renamed SET TABLE t WHERE (id < 10); INSERT INTO t VALUES (2), (20)")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"], where="id < 10")
+    assert set(server.tables("p", db)) == {"public.t"}
+    wait_until(lambda: server.status("p", db)["publication"] == "renamed", 20, "the definition has the new name")
+    assert server.status("p", db)["healthy"]
+    run("ALTER PUBLICATION renamed ADD TABLE u")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.u"])
+    assert server.backends("etl apply", db) + server.backends("etl writer", db) == pair
+
+
+def test_a_publication_is_renamed_while_nobody_runs(server, db, receiver, follow):
+    run = follow("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE t")
+    run("SELECT etl.stop_pipeline('p')")
+    wait_until(lambda: server.status("p", db)["state"] == "stopped", 20, "stopped")
+    run("INSERT INTO t VALUES (1); ALTER PUBLICATION pub SET TABLE t WHERE (id < 10); INSERT INTO t VALUES (2), (20);"
+        "ALTER PUBLICATION pub RENAME TO renamed; INSERT INTO t VALUES (3); ALTER PUBLICATION renamed ADD TABLE u;"
+        "CREATE PUBLICATION pub FOR ALL TABLES; INSERT INTO u VALUES (1)")
+    assert not server.sql("SELECT * FROM etl.validate_pipeline('p') WHERE severity = 'error'", db=db)
+    run("SELECT etl.start_pipeline('p')")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t", "public.u"], where="id < 10")
+    assert server.status("p", db)["publication"] == "renamed"
+
+
+def test_a_publication_is_dropped_and_made_anew(server, db, receiver, follow):
+    """Without it the tables stay as they were, and it is told; with the new one everything is compared."""
+    run = follow("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY); CREATE TABLE v (id int PRIMARY KEY);"
+                 "INSERT INTO v VALUES (7); CREATE PUBLICATION pub FOR TABLE t, u")
+    pair = server.backends("etl apply", db) + server.backends("etl writer", db)
+    run("DROP PUBLICATION pub; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1)")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t", "public.u"])
+    status = server.status("p", db)
+    assert not status["healthy"] and "publication" in status["problem"]
+    run("CREATE PUBLICATION pub FOR TABLE t WHERE (id > 1), v; INSERT INTO t VALUES (0), (2); INSERT INTO u VALUES (2); INSERT INTO v VALUES (8)")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"], where="id > 1")
+    assert_equal(server, db, receiver.state(), ["public.v"])
+    assert [r["id"] for r in receiver.state().rows("public.u")] == [1], "what has left stays as it was"
+    assert set(server.tables("p", db)) == {"public.t", "public.v"} and server.status("p", db)["healthy"]
+    # one command later: the new one is the one that is followed
+    run("ALTER PUBLICATION pub RENAME TO other; INSERT INTO v VALUES (9); ALTER PUBLICATION other ADD TABLE u")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.u", "public.v"])
+    assert server.backends("etl apply", db) + server.backends("etl writer", db) == pair
+
+
+def test_a_publication_changes_hands(server, db, receiver, follow):
+    run = follow("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE t")
+    name = f"heir_{db}"
+    run(f"CREATE ROLE {name}; GRANT CREATE ON DATABASE {db} TO {name}; ALTER PUBLICATION pub OWNER TO {name}; INSERT INTO t VALUES (1)")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"])
+    assert [e["event"] for e in receiver.events()].count("copy_begin") == 1
+    run(f"ALTER PUBLICATION pub OWNER TO CURRENT_USER; REVOKE CREATE ON DATABASE {db} FROM {name}; DROP ROLE {name}")
+
+
+# --- generated columns ---
+
+GENERATED = ("CREATE TABLE t (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) STORED);"
+             "ALTER TABLE t REPLICA IDENTITY FULL; INSERT INTO t (id, a) VALUES (1, 1); CREATE PUBLICATION pub FOR TABLE t")
+CHANGES = "INSERT INTO t (id, a) VALUES (2, 2), (3, 3); UPDATE t SET a = 10 WHERE id = 2; DELETE FROM t WHERE id = 3"
+
+
+def test_generated_columns_in_copy_and_stream(server, db, receiver, follow):
+    run = follow(GENERATED)
+    assert server.value("SELECT options->'generated_columns' FROM etl.pipeline", db=db) is True, "recorded"
+    run(CHANGES)
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"])
+    assert receiver.state().rows("public.t")[0].keys() == {"id", "a", "twice"}
+
+
+def test_generated_columns_left_out(server, db, receiver, follow):
+    run = follow(GENERATED + "; CREATE TABLE u (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) STORED);"
+                 "ALTER PUBLICATION pub ADD TABLE u; INSERT INTO u VALUES (1)", generated_columns=False)
+    assert server.value("SELECT options->'generated_columns' FROM etl.pipeline", db=db) is False
+    run(CHANGES)
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"], columns=["id", "a"])
+    assert all(b'"twice"' not in r.body for r in receiver.requests)
+    # for one table otherwise: its older rows get the values by a new copy
+    run("SELECT etl.alter_table('p', 'u', '{\"generated_columns\": true}')")
+    server.wait_for("p", db)
+    run("INSERT INTO u VALUES (2)")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.u"])
+    assert_equal(server, db, receiver.state(), ["public.t"], columns=["id", "a"])
+
+
+def test_generated_columns_of_a_key_and_of_a_filter(server, db, receiver, follow):
+    run = follow("CREATE TABLE t (id int, g int GENERATED ALWAYS AS (id % 10) STORED PRIMARY KEY); INSERT INTO t VALUES (11), (12);"
+                 "CREATE PUBLICATION pub FOR TABLE t WHERE (g <> 2)", generated_columns=False)
+    run("INSERT INTO t VALUES (13), (14); UPDATE t SET id = 22 WHERE id = 12; UPDATE t SET id = 15 WHERE id = 22; DELETE FROM t WHERE id = 14")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"], where="g <> 2")
+    assert sorted(r["g"] for r in receiver.state().rows("public.t")) == [1, 3, 5]
+
+
+# --- keys and lists ---
+
+def test_a_list_without_the_key(server, db, receiver, follow):
+    """Where inserts alone are published, PostgreSQL allows it: rows without a key.  A kind that needs one parks the table."""
+    run = follow("CREATE TABLE t (id int PRIMARY KEY, a text, b text); INSERT INTO t VALUES (1, 'x', 'y');"
+                 "CREATE PUBLICATION pub FOR TABLE t (a) WITH (publish = 'insert')")
+    run("INSERT INTO t VALUES (2, 'x', 'y'); UPDATE t SET a = 'z'; DELETE FROM t WHERE id = 1")
+    server.wait_for("p", db)
+    assert sorted(r["a"] for r in receiver.state().rows("public.t")) == ["x", "x"]
+    assert all(e["key"] is None for e in receiver.events() if e["event"] == "insert")
+    with ClickHouse(proxy=False) as ch:
+        ch.create_database("lake")
+        clickhouse(server, db, ch, "lake", name="ch", options_=FAST)
+        wait_until(lambda: (server.tables("ch", db).get("public.t") or {}).get("state") == "errored", 30, "parked")
+        row = server.tables("ch", db)["public.t"]
+        assert "key" in row["error"] and row["hint"]
+        assert "key_columns_published" in [r[0] for r in server.sql("SELECT check_name FROM etl.validate_pipeline('ch')", db=db)]
+        drop(server, db, "ch")
+
+
+def test_new_tables_of_a_schema_with_writers_that_were_there_first(server, db, receiver, follow):
+    run = follow("CREATE SCHEMA s; CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.moves (id int PRIMARY KEY);"
+                 "CREATE PUBLICATION pub FOR TABLES IN SCHEMA s")
+    for i in range(5):
+        with server.connect(db, autocommit=False) as early:
+            early.execute(f"CREATE TABLE s.t{i} (id int PRIMARY KEY, v text); INSERT INTO s.t{i} VALUES (1, 'early')")
+            run(f"CREATE TABLE s.u{i} (id int PRIMARY KEY); INSERT INTO s.u{i} VALUES (1)")
+            early.execute(f"INSERT INTO s.t{i} VALUES (2, 'late'); UPDATE s.t{i} SET v = v || '!'")
+            early.commit()
+    run("INSERT INTO elsewhere.moves VALUES (1); ALTER TABLE elsewhere.moves SET SCHEMA s; INSERT INTO s.moves VALUES (2);"
+        "ALTER SCHEMA s RENAME TO s2; INSERT INTO s2.moves VALUES (3); CREATE TABLE s2.last (id int PRIMARY KEY); INSERT INTO s2.last VALUES (1)")
+    server.wait_for("p", db)
+    state = receiver.state()
+    for name in ["moves", "last", *(f"t{i}" for i in range(5)), *(f"u{i}" for i in range(5))]:
+        found = [t for t in ("s2." + name, "s." + name) if state.rows(t)]
+        assert found, name
+        have = sorted(str(sorted(r.items())) for r in state.rows(found[0]))
+        want = sorted(str(sorted(dict(zip(("id", "v"), row)).items())) for row in server.sql(f"SELECT * FROM s2.{name}", db=db))
+        assert have == want, name
+
+
+def test_how_soon_an_added_table_is_copied(server, db, receiver, follow):
+    """ADD TABLE to the first copied row at the receiver: at most 2 s, the median of 5."""
+    import time
+    run = follow("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE t")
+    times = []
+    for i in range(5):
+        run(f"CREATE TABLE n{i} (id int PRIMARY KEY); INSERT INTO n{i} VALUES (1)")
+        server.sql(f"ALTER PUBLICATION pub ADD TABLE n{i}", db=db)
+        began = time.monotonic()
+        wait_until(lambda: any(e["event"] == "insert" and e["table"]["name"] == f"n{i}" for e in receiver.events()), 20, "copied")
+        times.append(time.monotonic() - began)
+    print("ADD TABLE to the first copied row:", [round(t, 2) for t in times])
+    assert sorted(times)[2] <= 2

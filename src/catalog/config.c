@@ -72,21 +72,26 @@ name_column(MemoryContext context, int number)
 static bool
 read_definition(EtlConfig *config, Jsonb **options)
 {
-	Oid			types[] = {INT8OID};
-	Datum		values[] = {Int64GetDatum(config->id)};
+	Oid			types[] = {INT8OID, INT8OID, OIDOID};
+	Datum		values[] = {
+		Int64GetDatum(config->id), Int64GetDatum((int64) GetSystemIdentifier()),
+		ObjectIdGetDatum(MyDatabaseId)
+	};
 	bool		isnull;
 	Datum		value;
 
-	if (SPI_execute_with_args("SELECT p.name, p.owner::oid, p.publication, p.server, p.options,"
+	if (SPI_execute_with_args("SELECT p.name, p.owner::oid, COALESCE(u.pubname, p.publication), p.server, p.options,"
 							  "  i.enabled, i.dropping, i.drop_tables, i.force, i.resync_requests,"
 							  "  s.system_identifier, s.database_oid, s.slot_name, s.slot_created,"
 							  "  s.epoch, s.timeline, i.start_requests, s.start_done,"
-							  "  s.data_directory"
+							  "  s.data_directory, u.oid"
 							  " FROM etl.pipeline p"
 							  " LEFT JOIN etl.pipeline_intent i ON i.pipeline_id = p.id"
 							  " LEFT JOIN etl.pipeline_state s ON s.pipeline_id = p.id"
+							  " LEFT JOIN pg_catalog.pg_publication u ON u.oid = s.publication_oid"
+							  "   AND s.system_identifier = $2 AND s.database_oid = $3"
 							  " WHERE p.id = $1",
-							  1, types, values, NULL, true, 1) != SPI_OK_SELECT)
+							  lengthof(types), types, values, NULL, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read pipeline " INT64_FORMAT, config->id);
 	if (SPI_processed == 0)
 		return false;
@@ -119,6 +124,8 @@ read_definition(EtlConfig *config, Jsonb **options)
 		config->timeline = (uint32) DatumGetInt64(column(16, &isnull));
 		config->start_done = DatumGetInt64(column(18, &isnull));
 		config->data_directory = (uint64) DatumGetInt64(column(19, &isnull));
+		value = column(20, &isnull);
+		config->publication_oid = isnull ? InvalidOid : DatumGetObjectId(value);
 	}
 	return true;
 }
@@ -286,7 +293,6 @@ take_general(EtlConfig *config)
 	config->on_error = etl_config_on_error(o);
 	config->copy_data = etl_option_bool(o, "copy_data");
 	config->sync_new_tables = strcmp(etl_option_text(o, "on_new_table"), "sync") == 0;
-	config->generated_columns = etl_option_bool(o, "generated_columns");
 	config->retry_delay = (int) etl_option_int(o, "retry_delay");
 	config->max_retry_delay = (int) etl_option_int(o, "max_retry_delay");
 	config->auth_retry_delay = (int) etl_option_int(o, "auth_retry_delay");
@@ -420,6 +426,14 @@ etl_config_on_error(const EtlOptions *table_options)
 {
 	return strcmp(etl_option_text(table_options, "on_error"), "stop") == 0 ?
 		ETL_ON_ERROR_STOP : ETL_ON_ERROR_PARK;
+}
+
+bool
+etl_config_generated(const EtlOptions *table_options, bool published)
+{
+	if (etl_option_source(table_options, "generated_columns") == ETL_SOURCE_DEFAULT)
+		return published;
+	return etl_option_bool(table_options, "generated_columns");
 }
 
 uint32

@@ -24,7 +24,8 @@ typedef struct EtlConfig
 	int64		id;
 	char	   *name;
 	Oid			owner;
-	char	   *publication;
+	char	   *publication;	/* its name now: it is followed when renamed */
+	Oid			publication_oid;	/* as last followed, or invalid */
 	char	   *server;
 	Oid			server_oid;
 
@@ -59,7 +60,6 @@ typedef struct EtlConfig
 	EtlOnError	on_error;
 	bool		copy_data;
 	bool		sync_new_tables;	/* on_new_table = sync */
-	bool		generated_columns;
 	int			retry_delay;	/* ms */
 	int			max_retry_delay;
 	int			auth_retry_delay;
@@ -126,6 +126,12 @@ extern bool etl_config_outdated(const EtlConfig *config, Oid relid, uint32 gener
 extern void etl_config_check_owner(const EtlConfig *config);
 
 extern EtlOnError etl_config_on_error(const EtlOptions *table_options);
+
+/*
+ * Are stored generated columns of a table replicated?  The option, where any
+ * scope sets it; else what the publication says of them ("published").
+ */
+extern bool etl_config_generated(const EtlOptions *table_options, bool published);
 
 /* What the kind declares for a table with these options.  Pure. */
 extern uint32 etl_table_abilities(const EtlDestinationRoutine *routine, const EtlOptions *table_options);

@@ -20,6 +20,7 @@ store_rules(EtlWriter *writer, EtlPending *pending)
 	int64		id = writer->config->id;
 	ListCell   *lc;
 
+	etl_store_publication(id);
 	etl_store_rules(id, pending->rules);
 	foreach(lc, pending->rules)
 	{

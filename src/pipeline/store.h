@@ -122,6 +122,9 @@ extern List *etl_store_read_intents(int64 pipeline_id);
  * system, database, timeline, epoch and slot; inserted or overwritten.
  */
 extern void etl_store_identity(const EtlConfig *config);
+
+/* Follow the publication by its OID, in a write bracket. */
+extern void etl_store_publication(int64 pipeline_id);
 extern void etl_store_slot_created(int64 pipeline_id, bool created);
 
 /* Requests of etl.start_pipeline() and etl.resync_pipeline() that were acted on. */

@@ -30,7 +30,7 @@ etl_store_identity(const EtlConfig *config)
 	param_name(&params, config->slot_name);
 	param_bool(&params, config->slot_created);
 	param_int8(&params, (int64) config->data_directory);
-	run("INSERT INTO etl.pipeline_state (pipeline_id, system_identifier, database_oid,"
+	run("INSERT INTO etl.pipeline_state AS s (pipeline_id, system_identifier, database_oid,"
 		"  timeline, epoch, slot_name, slot_created, data_directory)"
 		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
 		" ON CONFLICT (pipeline_id) DO UPDATE SET"
@@ -38,7 +38,30 @@ etl_store_identity(const EtlConfig *config)
 		"  database_oid = EXCLUDED.database_oid, timeline = EXCLUDED.timeline,"
 		"  epoch = EXCLUDED.epoch, slot_name = EXCLUDED.slot_name,"
 		"  slot_created = EXCLUDED.slot_created,"
-		"  data_directory = EXCLUDED.data_directory", &params);
+		"  data_directory = EXCLUDED.data_directory,"
+		"  publication_oid = CASE WHEN s.system_identifier = EXCLUDED.system_identifier"
+		"    AND s.database_oid = EXCLUDED.database_oid THEN s.publication_oid END", &params);
+}
+
+/*
+ * A publication that was renamed keeps its OID: the definition takes the new
+ * name, which is the only thing that a worker writes there.  One that is gone
+ * is looked for by its name.
+ */
+void
+etl_store_publication(int64 pipeline_id)
+{
+	Params		params = {0};
+
+	param_int8(&params, pipeline_id);
+	run("UPDATE etl.pipeline_state s SET publication_oid = u.oid"
+		" FROM etl.pipeline p JOIN pg_catalog.pg_publication u ON u.pubname = p.publication"
+		" WHERE s.pipeline_id = $1 AND p.id = $1 AND s.publication_oid IS DISTINCT FROM u.oid"
+		"  AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication o WHERE o.oid = s.publication_oid)",
+		&params);
+	run("UPDATE etl.pipeline p SET publication = u.pubname"
+		" FROM etl.pipeline_state s JOIN pg_catalog.pg_publication u ON u.oid = s.publication_oid"
+		" WHERE p.id = $1 AND s.pipeline_id = $1 AND p.publication <> u.pubname", &params);
 }
 
 void

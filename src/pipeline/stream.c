@@ -19,6 +19,7 @@
 
 #include "catalog/pg_class.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -45,6 +46,8 @@ create_stream(EtlConfig *config, EtlQueue *queue)
 
 	stream->config = config;
 	stream->queue = queue;
+	stream->publication = config->publication_oid;
+	namestrcpy(&stream->publication_name, config->publication);
 	stream->context = context;
 	stream->change_context = AllocSetContextCreate(context, "etl change", ALLOCSET_DEFAULT_SIZES);
 	stream->origin.source = config->source;

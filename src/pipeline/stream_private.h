@@ -71,6 +71,8 @@ struct EtlStream
 	MemoryContext change_context;	/* reset after every change */
 	HTAB	   *relations;		/* EtlStreamRelation by relid */
 	EtlStreamRelation *last;	/* of the last lookup */
+	Oid			publication;	/* as last seen; names change */
+	NameData	publication_name;
 
 	/* apply: relid -> table slot, as of tables_version */
 	HTAB	   *slots;
@@ -115,6 +117,7 @@ extern void etl_stream_add_version(EtlStream *stream, EtlStreamRelation *entry, 
 
 /* stream_rules.c */
 extern void etl_stream_register_callbacks(EtlStream *stream);
+extern const char *etl_stream_publication(EtlStream *stream);
 extern void etl_stream_add_rule(EtlStream *stream, const EtlRule *rule);
 extern void etl_stream_commit_rules(EtlStream *stream);
 extern void etl_stream_touch(EtlStream *stream, Oid relid);

@@ -335,7 +335,7 @@ etl_stream_filter(EtlStream *stream, EtlStreamRelation *entry, Relation relation
 	if (expression == NULL || entry->filter)
 		return entry->filter;
 	if (!etl_filter_fits(expression, relation))
-		expression = etl_rules_read_relation(stream->config->publication, entry->relid,
+		expression = etl_rules_read_relation(etl_stream_publication(stream), entry->relid,
 											 stream->origin.commit_lsn)->filter;
 	if (expression)
 	{
@@ -414,7 +414,9 @@ etl_stream_resolve_shape(EtlStream *stream, EtlStreamRelation *entry, Relation r
 	entry->context = AllocSetContextCreate(stream->context, "etl stream relation",
 										   ALLOCSET_DEFAULT_SIZES);
 	caller = MemoryContextSwitchTo(entry->context);
-	built = etl_shape_build(relation, entry->rule->columns, stream->config->generated_columns);
+	built = etl_shape_build(relation, entry->rule->columns,
+							etl_config_generated(entry->options ? entry->options : stream->config->options,
+												 entry->rule->generated || entry->rule->columns));
 	is_new = find_version(stream, entry, built, &previous);
 	build_encoder(stream, entry, relation, built);
 	MemoryContextSwitchTo(caller);

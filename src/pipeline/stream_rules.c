@@ -16,6 +16,7 @@
  */
 #include "postgres.h"
 
+#include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -186,18 +187,35 @@ etl_stream_add_rule(EtlStream *stream, const EtlRule *rule)
 		etl_stream_partitions_init(stream);
 }
 
+/* "moved": the publication has another name or OID, which is stored with the rules. */
 static void
-put_rules(EtlStream *stream, List *rules, XLogRecPtr lsn)
+put_rules(EtlStream *stream, List *rules, bool moved, XLogRecPtr lsn)
 {
 	EtlRecord	record = {.kind = ETL_RECORD_RULES,.table = ETL_NO_TABLE,.lsn = lsn};
 	StringInfoData flat;
 
-	if (rules == NIL || stream->is_sync)
+	if ((rules == NIL && !moved) || stream->is_sync)
 		return;
 	initStringInfo(&flat);
 	etl_rules_serialize(rules, &flat);
 	etl_queue_put(stream->queue, &record, flat.data, flat.len, NULL, 0);
 	pfree(flat.data);
+}
+
+/*
+ * Name of the publication under the catalogs in force.  It is followed when it
+ * is renamed; one that is dropped is looked for under its last name.
+ */
+const char *
+etl_stream_publication(EtlStream *stream)
+{
+	char	   *name = OidIsValid(stream->publication) ? get_publication_name(stream->publication, true) : NULL;
+
+	if (name)
+		namestrcpy(&stream->publication_name, name);
+	else
+		stream->publication = get_publication_oid(NameStr(stream->publication_name), true);
+	return NameStr(stream->publication_name);
 }
 
 bool
@@ -211,8 +229,8 @@ etl_stream_load_rules(EtlStream *stream)
 	rules = etl_store_read_rules(stream->config->id);
 	if (rules == NIL)
 	{
-		rules = etl_rules_read(stream->config->publication, InvalidXLogRecPtr, &found);
-		put_rules(stream, rules, InvalidXLogRecPtr);
+		rules = etl_rules_read(etl_stream_publication(stream), InvalidXLogRecPtr, &found);
+		put_rules(stream, rules, false, InvalidXLogRecPtr);
 	}
 	foreach(lc, rules)
 		etl_stream_add_rule(stream, lfirst(lc));
@@ -276,7 +294,8 @@ follow_rule(EtlStream *stream, const EtlRule *old, const EtlRule *rule)
 		return;
 	if (outdates_rows(stream, entry, old, rule))
 		etl_stream_put_resync(stream, entry, ETL_COPY_FILTER_CHANGE);
-	if (!entry->deliver || known == NULL || bms_equal(old->columns, rule->columns))
+	if (!entry->deliver || known == NULL ||
+		(bms_equal(old->columns, rule->columns) && old->generated == rule->generated))
 		return;
 
 	relation = RelationIdGetRelation(rule->relid);
@@ -320,7 +339,7 @@ compare_publication(EtlStream *stream)
 {
 	XLogRecPtr	lsn = stream->origin.commit_lsn;
 	bool		found;
-	List	   *rules = etl_rules_read(stream->config->publication, lsn, &found);
+	List	   *rules = etl_rules_read(NameStr(stream->publication_name), lsn, &found);
 	List	   *changed = NIL;
 	List	   *gone = NIL;
 	HASH_SEQ_STATUS scan;
@@ -335,7 +354,7 @@ compare_publication(EtlStream *stream)
 	{
 		etl_shmem_report_error(etl_worker_pipeline, ERRCODE_UNDEFINED_OBJECT,
 							   psprintf("publication \"%s\" does not exist",
-										stream->config->publication), 0, false);
+										NameStr(stream->publication_name)), 0, false);
 		return NIL;
 	}
 
@@ -360,7 +379,7 @@ compare_publication(EtlStream *stream)
 	}
 	foreach(lc, gone)
 		changed = compare_rule(stream,
-							   etl_rules_read_relation(stream->config->publication,
+							   etl_rules_read_relation(NameStr(stream->publication_name),
 													   lfirst_oid(lc), lsn), changed);
 	return changed;
 }
@@ -399,10 +418,13 @@ etl_stream_commit_rules(EtlStream *stream)
 {
 	List	   *touched;
 	List	   *changed = NIL;
+	Oid			publication = stream->publication;
+	NameData	name = stream->publication_name;
 	ListCell   *lc;
 
 	if (stream->touched == NIL && !stream->publication_touched)
 		return;
+	(void) etl_stream_publication(stream);
 	if (stream->partitions && !stream->publication_touched)
 		etl_stream_touch_trees(stream);
 	touched = stream->touched;
@@ -415,11 +437,11 @@ etl_stream_commit_rules(EtlStream *stream)
 
 	if (stream->publication_touched)
 		changed = compare_publication(stream);
-	else if (OidIsValid(get_publication_oid(stream->config->publication, true)))
+	else if (OidIsValid(stream->publication))
 	{
 		foreach(lc, touched)
 			changed = compare_rule(stream,
-								   etl_rules_read_relation(stream->config->publication,
+								   etl_rules_read_relation(NameStr(stream->publication_name),
 														   lfirst_oid(lc),
 														   stream->origin.commit_lsn),
 								   changed);
@@ -429,7 +451,9 @@ etl_stream_commit_rules(EtlStream *stream)
 		look_at_shape(stream, lfirst_oid(lc));
 	if (stream->partitions)
 		etl_stream_resync_roots(stream);
-	put_rules(stream, changed, stream->origin.commit_lsn);
+	put_rules(stream, changed,
+			  publication != stream->publication || strcmp(NameStr(name), NameStr(stream->publication_name)) != 0,
+			  stream->origin.commit_lsn);
 
 	list_free(touched);
 	list_free(stream->touched);

@@ -136,7 +136,8 @@ plan_table(EtlSyncGroup *group, EtlSyncTable *table, Relation relation)
 	table->table.options = etl_config_table_options(group->config, table->schema_name,
 													table->table_name);
 	table->shape = etl_shape_build(relation, rule->columns,
-								   group->config->generated_columns);
+								   etl_config_generated(table->table.options,
+														rule->generated || rule->columns));
 	table->shape->generation = table->generation;
 	table->shape->version = 1;
 	table->shape->lsn = group->snapshot_lsn;

@@ -201,7 +201,8 @@ differs(EtlWriter *writer, const EtlConfig *new)
 	const EtlConfig *old = writer->config;
 
 	if (strcmp(old->name, new->name) != 0 ||
-		strcmp(old->publication, new->publication) != 0 ||
+		(strcmp(old->publication, new->publication) != 0 &&
+		 (!OidIsValid(old->publication_oid) || old->publication_oid != new->publication_oid)) ||
 		strcmp(old->server, new->server) != 0 ||
 		old->owner != new->owner || old->server_oid != new->server_oid ||
 		old->routine != new->routine ||

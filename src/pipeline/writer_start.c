@@ -162,6 +162,7 @@ check_identity(Start *start)
 	config->has_state = true;
 	if (store)
 		etl_store_identity(config);
+	etl_store_publication(config->id);
 	if (take_over && start->restarted)
 	{
 		etl_store_resync_done(config->id, config->resync_requests);

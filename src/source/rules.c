@@ -199,6 +199,7 @@ read_rule(const Publication *publication, Oid relid, XLogRecPtr from_lsn)
 
 		/* a subpartitioned table inside of a root is of no account */
 		rule->published = !rule->partitioned || !OidIsValid(rule->root);
+		rule->generated = etl_publishes_generated(publication);
 		rule->operations =
 			(publication->pubactions.pubinsert ? ETL_PUBLISH_INSERT : 0) |
 			(publication->pubactions.pubupdate ? ETL_PUBLISH_UPDATE : 0) |
@@ -300,7 +301,8 @@ etl_rule_equal(const EtlRule *a, const EtlRule *b)
 		return a->dropped == b->dropped;
 	return a->operations == b->operations && a->excluded == b->excluded &&
 		a->partitioned == b->partitioned && a->root == b->root &&
-		bms_equal(a->columns, b->columns) && etl_filter_equal(a->filter, b->filter);
+		a->generated == b->generated && bms_equal(a->columns, b->columns) &&
+		etl_filter_equal(a->filter, b->filter);
 }
 
 EtlRule *
@@ -334,6 +336,7 @@ typedef struct FlatRule
 	uint8		excluded;
 	bool		partitioned;
 	Oid			root;
+	bool		generated;
 	bool		has_columns;
 	bool		has_filter;
 	int16		ncolumns;
@@ -363,6 +366,7 @@ etl_rules_serialize(List *rules, StringInfo out)
 		flat.excluded = rule->excluded;
 		flat.partitioned = rule->partitioned;
 		flat.root = rule->root;
+		flat.generated = rule->generated;
 		flat.has_columns = rule->columns != NULL;
 		flat.ncolumns = bms_num_members(rule->columns);
 		flat.schema_len = rule->schema_name ? strlen(rule->schema_name) : 0;
@@ -412,6 +416,7 @@ etl_rules_deserialize(const char *data, uint32 len)
 		rule->excluded = flat.excluded;
 		rule->partitioned = flat.partitioned;
 		rule->root = flat.root;
+		rule->generated = flat.generated;
 		rule->schema_name = pnstrdup(at, flat.schema_len);
 		at += flat.schema_len;
 		rule->table_name = pnstrdup(at, flat.table_len);

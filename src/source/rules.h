@@ -49,6 +49,7 @@ typedef struct EtlRule
 	bool		partitioned;	/* published as a whole: a partitioned table */
 	Oid			root;			/* a partition published as a part of this
 								 * table, which has a rule of its own */
+	bool		generated;		/* stored generated columns too, listed or not */
 	Bitmapset  *columns;		/* attnums, NULL = all */
 	char	   *filter;			/* see filter.h, NULL = all rows */
 	char	   *schema_name;

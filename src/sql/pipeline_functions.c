@@ -11,15 +11,14 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_publication.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
+#include "compat.h"
 #include "sql/common.h"
 
 PG_FUNCTION_INFO_V1(etl_create_pipeline);
@@ -34,6 +33,19 @@ check_publication(const char *name)
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("publication \"%s\" does not exist", name),
 				 errhint("Make one with CREATE PUBLICATION.")));
+}
+
+/*
+ * What is written into every new definition.  A server of 18 and newer goes by
+ * what the publication says of generated columns; a pipeline that was made
+ * before keeps its shapes when it gets there.
+ */
+static Jsonb *
+first_options(void)
+{
+	const char *text = ETL_PUBLICATION_SAYS_GENERATED ? "{}" : "{\"generated_columns\": true}";
+
+	return DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));
 }
 
 /* ID of the pipeline of that name, or 0. */
@@ -113,7 +125,7 @@ etl_create_pipeline(PG_FUNCTION_ARGS)
 	{
 		check_publication(NameStr(*PG_GETARG_NAME(1)));
 		routine = etl_sql_routine(NameStr(*PG_GETARG_NAME(2)), GetUserId());
-		options = etl_sql_check_options(routine, etl_sql_empty_object(), options, ETL_SCOPE_PIPELINE);
+		options = etl_sql_check_options(routine, first_options(), options, ETL_SCOPE_PIPELINE);
 
 		etl_sql_enter(&frame);
 		id = insert_pipeline(name, frame.caller, PG_GETARG_NAME(1), PG_GETARG_NAME(2), options);

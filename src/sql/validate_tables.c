@@ -47,6 +47,14 @@ typedef struct NameEntry
  * ----------
  */
 
+static bool
+has_generated(Relation relation)
+{
+	TupleDesc	desc = RelationGetDescr(relation);
+
+	return desc->constr && desc->constr->has_generated_stored;
+}
+
 /*
  * What identifies a row?  Without an answer the server itself refuses updates
  * and deletes of the source's users.
@@ -77,6 +85,12 @@ check_identity(EtlValidation *v, const char *target, Relation relation,
 	if (index == InvalidOid && needs_key)
 		etl_validate_report(v, ETL_ERROR, "replica_identity", target, "Add a primary key.",
 							"the table has no key, and the destination needs one");
+
+	/* which 18 asks for; earlier versions log them and say nothing */
+	if (full && changes && !rule->generated && has_generated(relation))
+		etl_validate_report(v, ETL_ERROR, "replica_identity", target,
+							"Set publish_generated_columns = stored in the publication, or use another REPLICA IDENTITY.",
+							"the table has REPLICA IDENTITY FULL and unpublished generated columns: UPDATE and DELETE of it fail");
 
 	if (rule->columns == NULL || (!changes && !needs_key))
 		return;
@@ -155,9 +169,11 @@ check_rights(EtlValidation *v, const char *target, Oid relid, const EtlShape *sh
 }
 
 static void
-check_generated(EtlValidation *v, const char *target, const EtlShape *shape)
+check_generated(EtlValidation *v, const char *target, const EtlRule *rule, const EtlShape *shape,
+				const EtlOptions *options)
 {
-	bool		replicated = v->config == NULL || v->config->generated_columns;
+	bool		published = rule->generated || rule->columns;
+	bool		replicated = options ? etl_config_generated(options, published) : published;
 	StringInfoData names;
 
 	/* those of a key are replicated in any case */
@@ -292,7 +308,7 @@ check_table(EtlValidation *v, const EtlRule *rule, HTAB *names)
 
 	check_identity(v, target, relation, rule, shape, options);
 	check_rights(v, target, rule->relid, shape);
-	check_generated(v, target, shape);
+	check_generated(v, target, rule, shape, options);
 	if (v->config != NULL && v->config->routine->table_names != NULL)
 		check_names(v, names, target, shape, options);
 	relation_close(relation, AccessShareLock);
