@@ -375,7 +375,10 @@ def test_unchanged_toast_is_completed_or_parked(server, db, ch, lake, start):
     server.sql("UPDATE t SET n = 5", db=db)
     server.wait_for("p", db)
     assert_log(server, db, ch, lake, "public.t")
-    server.sql("BEGIN; UPDATE t SET n = 6; UPDATE t SET big = 'short'; COMMIT", db=db)
+    server.sql("BEGIN; UPDATE t SET n = 6; UPDATE t SET big = 'short'; UPDATE t SET other = repeat('o', 9000); COMMIT", db=db)
+    server.wait_for("p", db)
+    assert_log(server, db, ch, lake, "public.t")
+    server.sql("BEGIN; UPDATE t SET id = 9; UPDATE t SET other = 'short'; COMMIT", db=db)
     assert "REPLICA IDENTITY FULL" in parked(server, db, "public.t")["hint"]
 
 
@@ -501,7 +504,6 @@ TABLES = {"replacing_merge_tree": ["public.keyed", "public.toasty", "public.pair
 
 def prepare(server, db, engine):
     Workload.create(server, db, rows=2000)
-    server.sql("ALTER TABLE toasty REPLICA IDENTITY FULL", db=db)
     if engine == "replacing_merge_tree":
         server.sql("ALTER PUBLICATION pub DROP TABLE bag", db=db)
 

@@ -565,7 +565,10 @@ typedef struct EtlDestinationRoutine
 	 * this kind has encoded them: it takes the keys from them.  For each one
 	 * that it finds it calls "found" with the index, the position of what it
 	 * has, and the encoded values of the columns, as extract() gives them
-	 * (NULL: not known); they need not outlive the call.
+	 * (NULL: not known); they need not outlive the call.  A row that was
+	 * deleted before ours was made is not found.  In place of the new row of a
+	 * key change (ETL_SPLIT_KEY_CHANGE) may stand the deletion of the old one:
+	 * then only a row that was there before counts.  ETL_TOO_LARGE: fewer rows.
 	 */
 	void		(*read_back) (EtlConnection *connection, EtlTable *table,
 							  int nrows, const EtlItem *rows, int ncolumns, const AttrNumber *attnums,

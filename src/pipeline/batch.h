@@ -17,6 +17,11 @@
 #include "catalog/config.h"
 #include "pipeline/queue.h"
 
+/* In EtlItem.flags, besides those of destination.h. */
+#define ETL_ITEM_FILLED 0x4000	/* complete(): data is a chunk, taken over */
+#define ETL_ITEM_APART	0x2000	/* incomplete, and an earlier row of its batch
+								 * may be one that it can be completed from */
+
 typedef struct EtlSender EtlSender; /* all lanes of a process, one connection */
 typedef struct EtlLane EtlLane;
 
@@ -41,10 +46,11 @@ typedef struct EtlSenderCallbacks
 	void		(*delivered) (void *arg, const EtlBatch *batch);
 	/*
 	 * Rows to be sent next, everything before them being durable, of which
-	 * some are incomplete: fill them in, or park their tables.  Chunks that
-	 * hold new bytes are added to *chunks.  May be NULL.
+	 * some are incomplete: fill them in, or park their tables.  An item that
+	 * gets a chunk of its own is marked ETL_ITEM_FILLED.  ETL_TOO_LARGE: ask
+	 * for fewer rows.  May be NULL.
 	 */
-	void		(*complete) (void *arg, EtlItem *items, int nitems, List **chunks, EtlResult *result);
+	void		(*complete) (void *arg, EtlItem *items, int nitems, EtlResult *result);
 	/* The first failure of a row that will be tried again (may be NULL). */
 	void		(*trouble) (void *arg, const EtlResult *result);
 } EtlSenderCallbacks;

@@ -24,6 +24,9 @@
 /* In EtlItem.flags, the core's own: data is a chunk to be freed. */
 #define ITEM_OWNED		0x8000
 
+/* Rows with holes that are asked for at once: what fills them may be large. */
+#define MOST_COMPLETED	64
+
 /* More items would make the arrays of a batch the largest thing in memory. */
 #define MOST_ITEMS		(128 * 1024)
 
@@ -113,6 +116,9 @@ extern void etl_lane_pop(EtlLane *lane);
 /* bisect.c: all of them work on the top window of a batch */
 extern bool etl_window_prepare(EtlUnit *unit);
 extern void etl_window_delivered(EtlUnit *unit);
+
+/* Send the items of the top window from "index" (within it) on in another one. */
+extern void etl_window_split(EtlUnit *unit, int index);
 
 /*
  * The destination refuses the top window, its item "index" (within the window)

@@ -53,6 +53,7 @@ push(EtlUnit *unit, int start, int count, bool trial)
 	window->start = start;
 	window->count = count;
 	window->prepared = trial;
+	window->completed = false;
 	window->trial = trial;
 	window->too_large = false;
 	unit->fresh = true;
@@ -227,6 +228,17 @@ split_before(EtlUnit *unit, int at)
 	split(unit, at, top(unit)->start + top(unit)->count);
 }
 
+void
+etl_window_split(EtlUnit *unit, int index)
+{
+	int			at = top(unit)->start + index;
+
+	if (is_begin(&unit->items[at - 1]))
+		at--;
+	if (at > top(unit)->start)
+		split_before(unit, at);
+}
+
 /* Remember the last begin that went out, for the commit in a later window. */
 static void
 note_begin(EtlUnit *unit, const EtlWindow *window)
@@ -252,6 +264,10 @@ etl_window_delivered(EtlUnit *unit)
 	if (!window.trial)
 	{
 		note_begin(unit, &window);
+		/* what was filled in may be much; the others end with the batch */
+		if (unit->nwindows > 0)
+			for (int i = 0; i < window.count; i++)
+				drop_item(unit, &unit->items[window.start + i]);
 		return;
 	}
 

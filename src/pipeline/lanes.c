@@ -26,6 +26,9 @@
 /* Items in memory beyond which the queues are left alone. */
 #define MOST_ITEMS_TAKEN	(400 * 1000)
 
+/* Bytes in batches, as a multiple of what the rings hold, beyond which they are. */
+#define MOST_BYTES_TAKEN	2
+
 /* ----------
  * Queues come and go
  * ----------
@@ -146,15 +149,16 @@ append(EtlWriter *writer, EtlIntake *intake, EtlGeneration *generation,
 /*
  * A row that is still incomplete goes only where partial rows are taken, or
  * where the destination can be asked once everything before it is durable; a
- * NULL or an older value in its place would be a lie.
+ * NULL or an older value in its place would be a lie.  "known": every row of
+ * its key has come this way, so that what the destination has is this row.
  */
 static bool
 may_be_sent(EtlWriter *writer, EtlIntake *intake, EtlGeneration *generation,
-			const EtlItem *item, uint64 position)
+			const EtlItem *item, bool known, uint64 position)
 {
 	if (!(item->flags & ETL_ITEM_INCOMPLETE) ||
 		(etl_table_abilities(writer->config->routine, generation->table->options) &
-		 (ETL_TAKES_PARTIAL | ETL_CAN_READ_BACK)))
+		 (known ? ETL_TAKES_PARTIAL | ETL_CAN_READ_BACK : ETL_TAKES_PARTIAL)))
 		return true;
 	intake->taken++;
 	if (generation->on_error == ETL_ON_ERROR_STOP)
@@ -195,12 +199,12 @@ take_row(EtlWriter *writer, EtlIntake *intake, EtlRecord *record,
 			intake->toast = etl_toast_create(EtlWorkerContext);
 		etl_toast_take(intake->toast, writer, generation, record, position,
 					   joined ? record : NULL, &item);
-		if (!may_be_sent(writer, intake, generation, &item, position))
+		if (!may_be_sent(writer, intake, generation, &item, true, position))
 			return joined;
 		append_item(writer, intake, generation, &item, position, NULL);
 		return joined;
 	}
-	if (!may_be_sent(writer, intake, generation, &item, position))
+	if (!may_be_sent(writer, intake, generation, &item, false, position))
 		return false;
 	append_item(writer, intake, generation, &item, position, joined ? record : NULL);
 	return joined;
@@ -482,11 +486,21 @@ take_from(EtlWriter *writer, EtlIntake *intake)
 	return n > 0 || etl_queue_read_position(intake->queue) != begin;
 }
 
-/* False: too much is in memory already, the queues are left alone. */
+/*
+ * False: too much is in memory already, the queues are left alone.  Bytes
+ * outside the rings are those of rows larger than a ring takes at once, and
+ * of rows with values filled in.
+ */
 bool
 etl_writer_may_take(EtlWriter *writer)
 {
-	return etl_sender_items(writer->sender) <= MOST_ITEMS_TAKEN && !writer->failing;
+	uint64		capacity = 0;
+
+	for (int i = 0; i < ETL_INTAKES; i++)
+		if (writer->intakes[i].queue)
+			capacity += etl_queue_capacity(writer->intakes[i].queue);
+	return etl_sender_items(writer->sender) <= MOST_ITEMS_TAKEN &&
+		etl_sender_bytes(writer->sender) <= capacity * MOST_BYTES_TAKEN && !writer->failing;
 }
 
 bool

@@ -28,7 +28,6 @@ typedef struct ReadBack
 	int			ncolumns;
 	AttrNumber *attnums;		/* columns that may be missing */
 	EtlItem   **items;			/* by index of the call */
-	List	  **chunks;
 } ReadBack;
 
 /* Does the row still lack a column? */
@@ -52,6 +51,7 @@ static void
 found_row(void *arg, int row, EtlPosition version, const char *const *values, const uint32 *lens)
 {
 	ReadBack   *call = arg;
+	MemoryContext context = MemoryContextSwitchTo(EtlWorkerContext);
 	const EtlDestinationRoutine *routine = call->writer->config->routine;
 	EtlItem    *item = call->items[row];
 	AttrNumber *attnums = palloc(sizeof(AttrNumber) * call->ncolumns);
@@ -77,9 +77,11 @@ found_row(void *arg, int row, EtlPosition version, const char *const *values, co
 		initStringInfo(&out);
 		if (routine->splice(call->codec, item->data, item->len, n, attnums, fill, fill_lens, &out))
 		{
+			if (item->flags & ETL_ITEM_FILLED)
+				pfree(unconstify(char *, item->data));
 			item->data = out.data;
 			item->len = out.len;
-			*call->chunks = lappend(*call->chunks, out.data);
+			item->flags |= ETL_ITEM_FILLED;
 		}
 		else
 			pfree(out.data);
@@ -89,6 +91,7 @@ found_row(void *arg, int row, EtlPosition version, const char *const *values, co
 	pfree(fill_lens);
 	if (!has_holes(call, item))
 		item->flags &= ~ETL_ITEM_INCOMPLETE;
+	MemoryContextSwitchTo(context);
 }
 
 /* Columns of the shape that can arrive as unchanged TOAST. */
@@ -104,53 +107,95 @@ list_columns(ReadBack *call)
 			call->attnums[call->ncolumns++] = shape->columns[i].attnum;
 }
 
+/*
+ * The row as the destination is asked about it: of a row that comes under a new
+ * key, the deletion before it, which has the old one.
+ */
+static const EtlItem *
+former_item(const EtlItem *items, int i)
+{
+	if (items[i].sub > 0 && i > 0 && items[i - 1].op == ETL_DELETE &&
+		items[i - 1].commit_lsn == items[i].commit_lsn && items[i - 1].ordinal == items[i].ordinal)
+		return &items[i - 1];
+	return &items[i];
+}
+
+/*
+ * Ask about the generation's incomplete rows, of former keys or of their own.
+ * Returns how many there were.
+ */
+static int
+ask(ReadBack *call, EtlItem *items, int nitems, bool former, EtlResult *result)
+{
+	EtlWriter  *writer = call->writer;
+	EtlItem    *rows = palloc(sizeof(EtlItem) * nitems);
+	int			n = 0;
+
+	for (int i = 0; i < nitems; i++)
+	{
+		const EtlItem *row;
+
+		if (!(items[i].flags & ETL_ITEM_INCOMPLETE) || items[i].table != call->generation->index)
+			continue;
+		row = former_item(items, i);
+		if (former && row == &items[i])
+			continue;
+		rows[n] = former ? *row : items[i];
+		call->items[n++] = &items[i];
+	}
+	if (n > 0)
+		writer->config->routine->read_back(writer->connection, call->generation->table, n, rows,
+										   call->ncolumns, call->attnums, found_row, call, result);
+	pfree(rows);
+	return n;
+}
+
+/* Nobody can complete the row: its table is parked. */
+static void
+give_up(EtlWriter *writer, EtlGeneration *generation, const EtlItem *item)
+{
+	etl_writer_callbacks.park(writer, generation->index, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+							  ETL_INCOMPLETE_MESSAGE, ETL_INCOMPLETE_HINT,
+							  item->commit_lsn, item->ordinal);
+}
+
 /* All incomplete rows of one generation among the items. */
 static void
 read_back_generation(EtlWriter *writer, EtlGeneration *generation, EtlItem *items, int nitems,
-					 List **chunks, EtlResult *result)
+					 EtlResult *result)
 {
-	const EtlDestinationRoutine *routine = writer->config->routine;
-	ReadBack	call = {.writer = writer,.generation = generation,.chunks = chunks};
-	EtlItem    *rows = palloc(sizeof(EtlItem) * nitems);
+	ReadBack	call = {.writer = writer,.generation = generation};
 	int			n = 0;
 
 	result->status = ETL_DONE;
 	call.codec = etl_toast_codec(writer, generation);
 	call.items = palloc(sizeof(EtlItem *) * nitems);
+	if (call.codec)
+	{
+		list_columns(&call);
+		n = ask(&call, items, nitems, true, result);
+		if (result->status == ETL_DONE)
+			n = ask(&call, items, nitems, false, result);
+		pfree(call.attnums);
+	}
+	pfree(call.items);
+	if (result->status == ETL_TOO_LARGE && n == 1)
+		result->status = ETL_DONE;	/* and it stays as it is */
+	if (result->status != ETL_DONE)
+		return;
+
+	/* the first row that nobody can complete parks the table */
 	for (int i = 0; i < nitems; i++)
 	{
 		if (!(items[i].flags & ETL_ITEM_INCOMPLETE) || items[i].table != generation->index)
 			continue;
-		rows[n] = items[i];
-		call.items[n++] = &items[i];
+		give_up(writer, generation, &items[i]);
+		break;
 	}
-	if (call.codec)
-	{
-		list_columns(&call);
-		routine->read_back(writer->connection, generation->table, n, rows, call.ncolumns,
-						   call.attnums, found_row, &call, result);
-		pfree(call.attnums);
-	}
-	if (result->status == ETL_DONE)
-	{
-		/* the first row that nobody can complete parks the table */
-		for (int i = 0; i < n; i++)
-		{
-			if (!(call.items[i]->flags & ETL_ITEM_INCOMPLETE))
-				continue;
-			etl_writer_callbacks.park(writer, generation->index,
-									  ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-									  ETL_INCOMPLETE_MESSAGE, ETL_INCOMPLETE_HINT,
-									  call.items[i]->commit_lsn, call.items[i]->ordinal);
-			break;
-		}
-	}
-	pfree(rows);
-	pfree(call.items);
 }
 
 void
-etl_read_back(void *arg, EtlItem *items, int nitems, List **chunks, EtlResult *result)
+etl_read_back(void *arg, EtlItem *items, int nitems, EtlResult *result)
 {
 	EtlWriter  *writer = arg;
 	MemoryContext context = MemoryContextSwitchTo(EtlWorkerContext);
@@ -167,7 +212,7 @@ etl_read_back(void *arg, EtlItem *items, int nitems, List **chunks, EtlResult *r
 		abilities = etl_table_abilities(writer->config->routine, generation->table->options);
 		if (generation->out || (abilities & ETL_TAKES_PARTIAL) || !(abilities & ETL_CAN_READ_BACK))
 			continue;
-		read_back_generation(writer, generation, items, nitems, chunks, result);
+		read_back_generation(writer, generation, items, nitems, result);
 	}
 	MemoryContextSwitchTo(context);
 }

@@ -225,8 +225,45 @@ start_transfer(EtlUnit *unit)
 }
 
 /*
+ * Where the window is to end so that its rows with holes can be completed:
+ * after so many of them, and before one that earlier rows of the window have
+ * to be durable for.  Its count: there.  Nothing to do: *holes is 0.
+ */
+static int
+end_of_completion(const EtlItem *items, int count, int *holes)
+{
+	*holes = 0;
+	for (int i = 0; i < count; i++)
+	{
+		if (!(items[i].flags & ETL_ITEM_INCOMPLETE))
+			continue;
+		if (i > 0 && (*holes == MOST_COMPLETED || (items[i].flags & ETL_ITEM_APART)))
+			return i;
+		(*holes)++;
+	}
+	return count;
+}
+
+/* What was filled in belongs to the items, and counts for the batch. */
+static void
+take_filled(EtlUnit *unit, EtlItem *items, int count, uint64 before)
+{
+	uint64		bytes = 0;
+
+	for (int i = 0; i < count; i++)
+	{
+		bytes += items[i].len;
+		if (items[i].flags & ETL_ITEM_FILLED)
+			items[i].flags = (items[i].flags & ~ETL_ITEM_FILLED) | ITEM_OWNED;
+	}
+	unit->bytes += bytes - before;
+	unit->lane->sender->bytes += bytes - before;
+}
+
+/*
  * Rows with holes in the window: have them filled in, now that everything
- * before them in the lane is durable.  False: not now.
+ * before them in the lane is durable.  False: not now.  True with a window that
+ * is not prepared: look again.
  */
 static bool
 complete_rows(EtlUnit *unit)
@@ -234,28 +271,36 @@ complete_rows(EtlUnit *unit)
 	EtlSender  *sender = unit->lane->sender;
 	EtlWindow  *window = &unit->windows[unit->nwindows - 1];
 	EtlItem    *items = unit->items + window->start;
-	bool		holes = false;
-	int64		grown = 0;
+	uint64		before = 0;
+	int			holes;
+	int			end;
 	EtlResult	result;
 
-	if (window->completed || sender->callbacks->complete == NULL)
+	if (window->completed || sender->callbacks->complete == NULL ||
+		sender->routine->read_back == NULL)
 		return true;
-	for (int i = 0; i < window->count; i++)
+	end = end_of_completion(items, window->count, &holes);
+	if (end < window->count)
 	{
-		grown -= items[i].len;
-		if (items[i].flags & ETL_ITEM_INCOMPLETE)
-			holes = true;
+		etl_window_split(unit, end);
+		window = &unit->windows[unit->nwindows - 1];
+		if (!window->prepared)
+			return true;
 	}
-	if (holes)
+	if (holes > 0)
 	{
 		memset(&result, 0, sizeof(result));
 		result.rejected = -1;
 		result.retry_after = -1;
-		sender->callbacks->complete(sender->arg, items, window->count, &unit->chunks, &result);
 		for (int i = 0; i < window->count; i++)
-			grown += items[i].len;
-		unit->bytes += grown;
-		sender->bytes += grown;
+			before += items[i].len;
+		sender->callbacks->complete(sender->arg, items, window->count, &result);
+		take_filled(unit, items, window->count, before);
+		if (result.status == ETL_TOO_LARGE && window->count > 1)
+		{
+			etl_window_split(unit, window->count / 2);
+			return true;
+		}
 		if (result.status != ETL_DONE)
 		{
 			etl_lane_failed(unit->lane, &result);

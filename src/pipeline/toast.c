@@ -59,6 +59,7 @@ struct EtlToast
 	HTAB	   *entries;
 	long		sweep_at;		/* number of entries */
 	uint64		released;
+	uint64		forgotten;		/* rows before it are not remembered */
 	ToastEntry	moved;			/* row whose key changes: it left the old one
 								 * last; data NULL: none */
 	XLogRecPtr	moved_lsn;
@@ -142,7 +143,7 @@ etl_toast_release(EtlToast *toast, uint64 position)
 
 /* Forget rows whose bytes are gone; all of them if that is not enough. */
 static void
-sweep(EtlToast *toast)
+sweep(EtlToast *toast, uint64 position)
 {
 	HASH_SEQ_STATUS scan;
 	ToastEntry *entry;
@@ -160,6 +161,7 @@ sweep(EtlToast *toast)
 		return;
 	hash_destroy(toast->entries);
 	make_map(toast);
+	toast->forgotten = position;
 }
 
 /* ----------
@@ -375,7 +377,7 @@ etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *generation,
 	if (chunk)
 		keep_chunk(toast, position, chunk);
 	set_key(&id, generation, record);
-	sweep(toast);
+	sweep(toast, position);
 	entry = hash_search(toast->entries, &id, HASH_ENTER, &found);
 	former = former_row(toast, record, entry, found);
 	if (former && (item->flags & ETL_ITEM_INCOMPLETE))
@@ -400,6 +402,10 @@ etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *generation,
 			item->flags &= ~ETL_ITEM_INCOMPLETE;
 		MemoryContextSwitchTo(context);
 	}
+
+	/* what comes before it in its batch may be what it was, for all we know */
+	if ((item->flags & ETL_ITEM_INCOMPLETE) && toast->forgotten > toast->released)
+		item->flags |= ETL_ITEM_APART;
 
 	note_moved(toast, record, found ? entry : NULL);
 	entry->position = position;

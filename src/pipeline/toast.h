@@ -76,6 +76,6 @@ extern bool etl_live_fill(EtlWriter *writer, EtlGeneration *generation,
 						  const EtlRecord *record, EtlItem *item, bool *complete);
 
 /* EtlSenderCallbacks.complete of the writer: asks the destination (readback.c). */
-extern void etl_read_back(void *arg, EtlItem *items, int nitems, List **chunks, EtlResult *result);
+extern void etl_read_back(void *arg, EtlItem *items, int nitems, EtlResult *result);
 
 #endif							/* ETL_TOAST_H */

@@ -151,7 +151,7 @@ static uint32
 clickhouse_table_abilities(const EtlOptions *options)
 {
 	const char *on_truncate = etl_option_text(options, "on_truncate");
-	uint32		abilities = ETL_HAS_SCHEMAS;
+	uint32		abilities = ETL_HAS_SCHEMAS | ETL_CAN_READ_BACK;
 
 	if (ch_is_log(options))
 	{
@@ -189,7 +189,7 @@ const EtlDestinationRoutine etl_clickhouse_routine = {
 	.version = ETL_DESTINATION_VERSION,
 	.size = sizeof(EtlDestinationRoutine),
 	.kind = "clickhouse",
-	.abilities = ETL_HAS_SCHEMAS | ETL_NEEDS_KEY | ETL_SPLIT_KEY_CHANGE,
+	.abilities = ETL_HAS_SCHEMAS | ETL_NEEDS_KEY | ETL_SPLIT_KEY_CHANGE | ETL_CAN_READ_BACK,
 	.max_batch_size = -1,
 	.max_batch_events = -1,
 	.max_batch_delay = 1000,
@@ -212,6 +212,7 @@ const EtlDestinationRoutine etl_clickhouse_routine = {
 	.abandon_generation = ch_abandon_generation,
 	.read_columns = ch_read_columns,
 	.truncate = ch_truncate,
+	.read_back = ch_read_back,
 	.drop_table = ch_drop_table,
 	.table_abilities = clickhouse_table_abilities,
 	.table_names = clickhouse_table_names,

@@ -13,6 +13,7 @@
  *	 generation.c	life of a generation: begun, published, emptied, dropped
  *	 expected.c		are the generations there that should be?
  *	 send.c			batches
+ *	 readback.c		what is there under the keys of rows with holes
  *
  * Encoder, CREATE TABLE and the head of an INSERT all follow the same layout,
  * so they cannot disagree; what the server has is compared by the server,
@@ -89,6 +90,17 @@ extern bool ch_extract(EtlCodec *codec, const char *row, uint32 len, AttrNumber 
 extern bool ch_splice(EtlCodec *codec, const char *row, uint32 len, int ncolumns,
 					  const AttrNumber *attnums, const char *const *values,
 					  const uint32 *value_lens, StringInfo out);
+
+/* A codec that can but walk over values of this type (etl_rowbinary_skip()); no catalogs. */
+extern struct EtlRowBinaryCodec *ch_walker(const char *type);
+
+/* --- readback.c --- */
+
+extern void ch_read_back(EtlConnection *connection, EtlTable *table, int nrows, const EtlItem *rows,
+						 int ncolumns, const AttrNumber *attnums,
+						 void (*found) (void *arg, int row, EtlPosition version,
+										const char *const *values, const uint32 *lens),
+						 void *arg, EtlResult *result);
 
 /* --- connection --- */
 

@@ -55,8 +55,8 @@ struct EtlCodec
  * ----------
  */
 
-static EtlRowBinaryCodec *
-own_codec(const char *type)
+EtlRowBinaryCodec *
+ch_walker(const char *type)
 {
 	EtlColumn	column;
 
@@ -120,8 +120,8 @@ ch_codec_create(const EtlShape *shape, const EtlTarget *target, const EtlOptions
 		if (!keeps)
 			codec->not_key = bms_add_member(codec->not_key, column->attnum);
 	}
-	codec->string = own_codec("String");
-	codec->nullable_string = own_codec("Nullable(String)");
+	codec->string = ch_walker("String");
+	codec->nullable_string = ch_walker("Nullable(String)");
 	codec->truncates = on_truncate == NULL || strcmp(on_truncate, "log") == 0;
 	if (layout->log)
 		make_keys(codec, shape);
