@@ -556,6 +556,20 @@ def test_the_pair_dies(server, db, receivers, fail, point, action):
     drop(server, db)
 
 
+@pytest.mark.parametrize("point", ["batch_send", "batch_durable"])
+def test_an_error_while_rows_are_sent_parks_no_table(server, db, receivers, fail, point):
+    """The sender works inside the copy's query; its ERROR is nothing about the table."""
+    server.psql("CREATE TABLE a (id int PRIMARY KEY, v text); CREATE PUBLICATION pub FOR TABLE a;"
+                "INSERT INTO a SELECT g, repeat('v', 300) FROM generate_series(1, 3000) g", db)
+    receiver = receivers()
+    fail(f"{point}=error:3")
+    webhook(server, db, receiver, options_={**QUICK, "max_batch_events": "10"})
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.a"])
+    assert server.value("SELECT count(*) FROM etl.error_log WHERE message LIKE 'failpoint%'", db=db) == 3
+    drop(server, db)
+
+
 def test_the_pair_dies_while_a_table_is_parked(server, db, receivers, fail):
     """Parking that was not stored yet is found out again, and costs no other table anything."""
     two_tables(server, db)

@@ -101,7 +101,7 @@ etl_unit_free(EtlUnit *unit)
 	}
 	sender->bytes -= unit->bytes;
 	sender->nitems -= unit->nitems;
-	for (int i = 0; i < unit->nitems; i++)
+	for (int i = 0; i < unit->nitems && unit->owns; i++)
 	{
 		if (unit->items[i].flags & ITEM_OWNED)
 			pfree(unconstify(char *, unit->items[i].data));
@@ -141,6 +141,7 @@ add_item(EtlUnit *unit, const EtlItem *item, uint64 position)
 									sizeof(EtlItem) * (Size) unit->allocated);
 	}
 	unit->items[unit->nitems++] = *item;
+	unit->owns |= (item->flags & ITEM_OWNED) != 0;
 	if (!is_begin(item))
 		unit->position = Min(unit->position, position);
 	unit->bytes += item->len;

@@ -61,6 +61,7 @@ typedef struct EtlUnit
 	EtlItem    *items;
 	int			nitems;
 	int			allocated;
+	bool		owns;			/* an item has ITEM_OWNED, or had */
 	uint64		bytes;
 	List	   *chunks;			/* palloc'd, hold items' bytes */
 	TimestampTz opened_at;

@@ -118,6 +118,7 @@ take_back_begin(EtlUnit *unit)
 	window->count++;
 	drop_item(unit, &unit->items[window->start]);
 	unit->items[window->start] = lane->held;
+	unit->owns = true;
 	memset(&lane->held, 0, sizeof(EtlItem));
 }
 
@@ -139,6 +140,9 @@ filter(EtlUnit *unit)
 	bool		pending = false;
 	XLogRecPtr	begun = lane->begun;
 
+	/* rows of one table, and no events: all of them or none */
+	if (unit->target && !sender->callbacks->skipped(sender->arg, items[0].table))
+		return;
 	if (lane->held.data)
 	{
 		take_back_begin(unit);
@@ -243,6 +247,8 @@ etl_window_split(EtlUnit *unit, int index)
 static void
 note_begin(EtlUnit *unit, const EtlWindow *window)
 {
+	if (unit->target)
+		return;					/* a table's lane has no events */
 	for (int i = window->start + window->count - 1; i >= window->start; i--)
 	{
 		if (is_begin(&unit->items[i]))

@@ -155,6 +155,9 @@ extern void etl_sync_send_unbounded(EtlSyncSend *send);
 
 extern EtlSyncOutcome etl_sync_send_outcome(EtlSyncSend *send);
 
+/* Has an ERROR come out of the sender, rather than out of the copy around it? */
+extern bool etl_sync_send_is_sending(EtlSyncSend *send);
+
 /* --- handover.c --- */
 
 /* Decode from the group's slot until apply has taken over, then end the process. */

@@ -374,7 +374,10 @@ is_transient(int sqlstate)
 	}
 }
 
-/* Copy one table in a subtransaction; its ERROR parks it. */
+/*
+ * Copy one table in a subtransaction; its ERROR parks it.  An ERROR out of the
+ * sender, which works inside the copy, is nothing about the table.
+ */
 static void
 copy_table_guarded(Copy *copy)
 {
@@ -393,7 +396,7 @@ copy_table_guarded(Copy *copy)
 
 		MemoryContextSwitchTo(copy->group->context);
 		edata = CopyErrorData();
-		if (is_transient(edata->sqlerrcode))
+		if (is_transient(edata->sqlerrcode) || etl_sync_send_is_sending(copy->send))
 			PG_RE_THROW();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();

@@ -59,6 +59,7 @@ struct EtlSyncSend
 	uint64		counted_rows;	/* of the current table, in shared memory */
 	uint64		counted_bytes;
 
+	bool		sending;		/* inside the sender */
 	bool		bounded;
 	TimestampTz progress;		/* the destination took something last */
 	TimestampTz looked;			/* for users' lock waits */
@@ -163,6 +164,12 @@ EtlSyncOutcome
 etl_sync_send_outcome(EtlSyncSend *send)
 {
 	return send->outcome;
+}
+
+bool
+etl_sync_send_is_sending(EtlSyncSend *send)
+{
+	return send->sending;
 }
 
 void
@@ -332,7 +339,9 @@ run_sender(EtlSyncSend *send, int timeout, bool *busy)
 	long		due;
 
 	error_context_stack = NULL;
+	send->sending = true;
 	due = etl_sender_run(send->sender, timeout, busy);
+	send->sending = false;
 	error_context_stack = callers;
 	MemoryContextSwitchTo(context);
 	return due;
