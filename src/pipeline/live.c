@@ -14,7 +14,8 @@
  * The writer may do this, because it does not decode: it opens a bracket with
  * the current catalogs.  A column whose type is not what it was, or whose text
  * depends on catalogs (an enum, a composite), is left to the third place.  A
- * user's lock is not waited for.
+ * user's lock is not waited for.  A table that is published as a whole has its
+ * rows in partitions: the TOAST table's owner is the one to look into.
  *
  * Cost: a transaction without an XID, and one look-up in the index of the
  * replica identity, for each row that the first place could not complete;
@@ -43,6 +44,7 @@
 #include "pipeline/toast.h"
 #include "schema/shape.h"
 #include "server/worker.h"
+#include "source/partition.h"
 
 /* One call of etl_live_fill(). */
 typedef struct LiveCall
@@ -53,6 +55,7 @@ typedef struct LiveCall
 	EtlCodec   *codec;
 	EtlItem    *item;
 	MemoryContext context;		/* of the result */
+	EtlRowMap  *map;			/* rows of a partition into its root's; or NULL */
 	bool		filled;
 	bool		complete;
 } LiveCall;
@@ -107,13 +110,17 @@ decode_key(const EtlShape *shape, const EtlRecord *record, TupleDesc desc, Datum
  * the shape's key any more.
  */
 static bool
-make_conditions(const EtlShape *shape, Relation index, const Datum *values, ScanKey keys)
+make_conditions(const LiveCall *call, Relation index, const Datum *values, ScanKey keys)
 {
+	const EtlShape *shape = call->generation->shape;
+
 	if (index->rd_index->indnkeyatts != shape->nkeys || !index->rd_index->indisvalid)
 		return false;
 	for (int i = 0; i < shape->nkeys; i++)
 	{
-		const EtlColumn *column = etl_shape_column(shape, index->rd_index->indkey.values[i]);
+		AttrNumber	attnum = index->rd_index->indkey.values[i];
+		const EtlColumn *column = etl_shape_column(shape, call->map ?
+												   etl_row_map_attnum(call->map, attnum) : attnum);
 		Oid			type = index->rd_opcintype[i];
 		Oid			operator = get_opfamily_member(index->rd_opfamily[i], type, type,
 												   BTEqualStrategyNumber);
@@ -126,32 +133,41 @@ make_conditions(const EtlShape *shape, Relation index, const Datum *values, Scan
 	return true;
 }
 
-/* The live row under the record's key, in "slot"; false: none, or not to be found. */
+/*
+ * The live row under the record's key, in "row", which is a row of the table
+ * itself; false: none, or not to be found.
+ */
 static bool
-find_row(const LiveCall *call, Relation relation, TupleTableSlot *slot)
+find_row(const LiveCall *call, Relation relation, TupleTableSlot *row)
 {
 	const EtlShape *shape = call->generation->shape;
 	Datum	   *values = palloc0(sizeof(Datum) * shape->nkeys);
 	ScanKey		keys = palloc(sizeof(ScanKeyData) * shape->nkeys);
 	Oid			oid = RelationGetReplicaIndex(relation);
+	TupleTableSlot *slot;
 	Relation	index;
 	bool		found = false;
 
-	if (!OidIsValid(oid) || !decode_key(shape, call->record, RelationGetDescr(relation), values))
+	if (!OidIsValid(oid) || !decode_key(shape, call->record, row->tts_tupleDescriptor, values))
 		return false;
+	slot = call->map ? table_slot_create(relation, NULL) : row;
 	index = index_open(oid, AccessShareLock);
-	if (make_conditions(shape, index, values, keys))
+	if (make_conditions(call, index, values, keys))
 	{
 		IndexScanDesc scan = etl_index_beginscan(relation, index, GetActiveSnapshot(),
 												 shape->nkeys);
 
 		index_rescan(scan, keys, shape->nkeys, NULL, 0);
 		found = index_getnext_slot(scan, ForwardScanDirection, slot);
-		if (found)
+		if (found && call->map)
+			etl_row_map_store(call->map, ExecCopySlotHeapTuple(slot), row);
+		else if (found)
 			slot_getallattrs(slot);
 		index_endscan(scan);
 	}
 	index_close(index, AccessShareLock);
+	if (call->map)
+		ExecDropSingleTupleTableSlot(slot);
 	return found;
 }
 
@@ -300,32 +316,68 @@ fill_holes(LiveCall *call, TupleTableSlot *row)
  * ----------
  */
 
+/* A table that nobody has locked exclusively, or NULL. */
+static Relation
+open_at_once(Oid relid)
+{
+	if (!OidIsValid(relid) || !ConditionalLockRelationOid(relid, AccessShareLock))
+		return NULL;
+	return try_table_open(relid, NoLock);
+}
+
+static void
+look_for_row(LiveCall *call, Relation relation, TupleTableSlot *row)
+{
+	Oid			user;
+	int			sec_context;
+
+	/* operators and output functions of users' types */
+	GetUserIdAndSecContext(&user, &sec_context);
+	SetUserIdAndSecContext(relation->rd_rel->relowner, sec_context |
+						   SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
+	if (find_row(call, relation, row))
+		fill_holes(call, row);
+	SetUserIdAndSecContext(user, sec_context);
+}
+
+/* Of a table that is published as a whole: the partition whose values are missing. */
+static void
+look_in_partition(LiveCall *call, Relation whole, TupleTableSlot *row)
+{
+	const EtlRecord *record = call->record;
+	EtlToastPointer pointer;
+	Relation	relation;
+
+	memcpy(&pointer, ETL_RECORD_BODY(record) + record->body_len - sizeof(pointer), sizeof(pointer));
+	relation = open_at_once(etl_partition_of_toast(RelationGetRelid(whole),
+												   pointer.external.va_toastrelid));
+	if (relation == NULL)
+		return;
+	call->map = etl_row_map_create(relation, RelationGetDescr(whole));
+	look_for_row(call, relation, row);
+	table_close(relation, AccessShareLock);
+}
+
 static void
 live_body(void *arg)
 {
 	LiveCall   *call = arg;
-	Oid			relid = call->generation->relid;
-	Relation	relation;
+	Relation	relation = open_at_once(call->generation->relid);
 	TupleTableSlot *row;
-	Oid			user;
-	int			sec_context;
 
-	if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		return;
-	relation = try_table_open(relid, NoLock);
 	if (relation == NULL)
 		return;
-	if (relation->rd_rel->relkind == RELKIND_RELATION)
+	if (relation->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
 	{
-		/* operators and output functions of users' types */
-		GetUserIdAndSecContext(&user, &sec_context);
-		SetUserIdAndSecContext(relation->rd_rel->relowner, sec_context |
-							   SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
-		row = table_slot_create(relation, NULL);
-		if (find_row(call, relation, row))
-			fill_holes(call, row);
+		row = MakeSingleTupleTableSlot(RelationGetDescr(relation), &TTSOpsVirtual);
+		look_in_partition(call, relation, row);
 		ExecDropSingleTupleTableSlot(row);
-		SetUserIdAndSecContext(user, sec_context);
+	}
+	else if (relation->rd_rel->relkind == RELKIND_RELATION)
+	{
+		row = table_slot_create(relation, NULL);
+		look_for_row(call, relation, row);
+		ExecDropSingleTupleTableSlot(row);
 	}
 	table_close(relation, AccessShareLock);
 }

@@ -438,6 +438,8 @@ stream_change(void *arg, ReorderBufferTXN *txn, uint64 ordinal, Relation relatio
 		entry = stream->partitions ? etl_stream_root(stream, relation->rd_rel->relrewrite) : NULL;
 		if (entry == NULL)
 			entry = etl_stream_relation(stream, relation->rd_rel->relrewrite, false);
+		if (entry == NULL && stream->partitions)
+			etl_stream_note_stray(stream, relation->rd_rel->relrewrite);
 		if (entry && entry->rewritten != stream->transaction)
 		{
 			entry->rewritten = stream->transaction;

@@ -138,6 +138,25 @@ read_ancestors(EtlStream *stream, EtlStreamLeaf *leaf)
 		hash_search(p->nodes, &lfirst_oid(lc), HASH_ENTER, NULL);
 }
 
+static EtlStreamRelation *
+find_root(EtlStream *stream, EtlStreamLeaf *leaf)
+{
+	EtlStreamRelation *root = NULL;
+	ListCell   *lc;
+
+	foreach(lc, leaf->ancestors)
+	{
+		EtlStreamRelation *entry = etl_stream_relation(stream, lfirst_oid(lc), false);
+
+		if (entry == NULL)
+			continue;
+		etl_stream_fix(stream, entry);
+		if (entry->rule && etl_rule_is_table(entry->rule))
+			root = entry;
+	}
+	return root;
+}
+
 /*
  * The table that the partition "relid" is published as in this transaction,
  * fixed for it, with its ->leaf set; NULL when it is not a part of any.
@@ -147,8 +166,8 @@ etl_stream_root(EtlStream *stream, Oid relid)
 {
 	EtlStreamPartitions *p = stream->partitions;
 	EtlStreamLeaf *leaf = p->last;
+	EtlStreamRelation *root;
 	bool		found;
-	ListCell   *lc;
 
 	if (leaf == NULL || leaf->relid != relid)
 	{
@@ -165,18 +184,13 @@ etl_stream_root(EtlStream *stream, Oid relid)
 	{
 		if (leaf->trees != p->trees)
 			read_ancestors(stream, leaf);
-		leaf->transaction = stream->transaction;
-		leaf->root = NULL;
-		foreach(lc, leaf->ancestors)
-		{
-			EtlStreamRelation *entry = etl_stream_relation(stream, lfirst_oid(lc), false);
+		root = find_root(stream, leaf);
 
-			if (entry == NULL)
-				continue;
-			etl_stream_fix(stream, entry);
-			if (entry->rule && etl_rule_is_table(entry->rule))
-				leaf->root = entry;
-		}
+		/* rows of before went to another one: attached here, they count */
+		if (leaf->transaction == stream->transaction && leaf->root != root)
+			etl_stream_note_stray(stream, relid);
+		leaf->transaction = stream->transaction;
+		leaf->root = root;
 	}
 	if (leaf->root)
 		leaf->root->leaf = leaf;

@@ -77,6 +77,35 @@ etl_partition_tree(Oid relid)
 	return tree;
 }
 
+static Oid
+toast_of(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Oid			toast = InvalidOid;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		toast = ((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid;
+		ReleaseSysCache(tuple);
+	}
+	return toast;
+}
+
+/* The name of a TOAST table says whose it is; whether that is so is asked. */
+Oid
+etl_partition_of_toast(Oid relid, Oid toast)
+{
+	char	   *name = get_rel_name(toast);
+	Oid			owner;
+
+	if (toast_of(relid) == toast)
+		return relid;
+	if (name == NULL || sscanf(name, "pg_toast_%u", &owner) != 1 || toast_of(owner) != toast ||
+		!list_member_oid(etl_partition_ancestors(owner), relid))
+		return InvalidOid;
+	return owner;
+}
+
 bool
 etl_partition_has_missing(Oid root, const char *column)
 {
@@ -180,6 +209,15 @@ etl_row_map_store(EtlRowMap *map, HeapTuple tuple, TupleTableSlot *row)
 		row->tts_values[i] = from == 0 ? (Datum) 0 : map->leaf->tts_values[from - 1];
 	}
 	ExecStoreVirtualTuple(row);
+}
+
+AttrNumber
+etl_row_map_attnum(const EtlRowMap *map, AttrNumber leaf)
+{
+	for (int i = 0; i < map->natts; i++)
+		if (map->from[i] == leaf)
+			return i + 1;
+	return InvalidAttrNumber;
 }
 
 bool

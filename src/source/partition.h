@@ -30,6 +30,12 @@ extern List *etl_partition_ancestors(Oid relid);
 extern List *etl_partition_tree(Oid relid);
 
 /*
+ * The table that a TOAST table belongs to, under current catalogs, if it is
+ * "relid" or a partition somewhere below it; else InvalidOid.
+ */
+extern Oid	etl_partition_of_toast(Oid relid, Oid toast);
+
+/*
  * Do old rows of a partitioned table have a value in this later column?  The
  * root's own descriptor does not know: it has no rows.
  */
@@ -49,6 +55,9 @@ extern EtlRowMap *etl_row_map_create(Relation leaf, TupleDesc root);
  * values point into the tuple.
  */
 extern void etl_row_map_store(EtlRowMap *map, HeapTuple tuple, TupleTableSlot *row);
+
+/* The root's column that a column of the leaf becomes. */
+extern AttrNumber etl_row_map_attnum(const EtlRowMap *map, AttrNumber leaf);
 
 /*
  * Does what the WAL holds of an old row of the leaf (its replica identity)
