@@ -557,6 +557,7 @@ class Forest:
         else:
             self.run(f"CREATE TABLE {name} PARTITION OF f FOR VALUES IN ('{name}')")
         self.parts[name] = name
+        return name
 
     def alone(self):
         name = self.name()
@@ -672,6 +673,8 @@ def test_random_forest(server, db, receiver, seed, publication):
                 for pid in server.backends(forest.r.choice(["etl apply", "etl writer", "etl sync"]), db):
                     server.sql("SELECT pg_terminate_backend(%s)", (pid,), db)
             if i % 20 == 19:
+                # a receiver learns of the last change of columns with the next row
+                forest.run(f"INSERT INTO f (id, region) VALUES ({i}, '{forest.made()}')")
                 server.wait_for("p", db, timeout=120)
                 tables = ["public.f"]
                 if "ALL" in publication:

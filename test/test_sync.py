@@ -381,6 +381,27 @@ def test_copy_gives_way(server, db, receivers):
     assert_equal(server, db, receiver.state(), ["public.t"])
 
 
+def test_versions_count_on_while_copies_fail(server, db, receiver, fail):
+    """However many attempts at a new copy there are, the shapes of the one that is delivered to keep their numbers."""
+    server.psql("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE t", db)
+    webhook(server, db, receiver, options_={"retry_delay": "10ms", "max_retry_delay": "20ms"})
+    server.wait_for("p", db)
+    server.psql("ALTER TABLE t ADD COLUMN a int; INSERT INTO t VALUES (1, 1)", db)
+    server.wait_for("p", db)
+    fail("sync_after_lock=fatal")
+    server.psql("SELECT etl.resync_table('p', 't')", db)
+    for i, column in enumerate("bcd"):
+        wait_until(lambda: server.tables("p", db)["public.t"]["generation"] > 5 * (i + 1), 60, "attempts")
+        server.psql(f"ALTER TABLE t ADD COLUMN {column} int; INSERT INTO t (id, {column}) VALUES ({i + 2}, 2)", db)
+        wait_until(lambda: [e for e in receiver.events() if e["event"] == "insert" and e["table_row"].get(column) == 2], 30, "row")
+    fail("")
+    server.wait_for("p", db)
+    shapes = {e["table"]["version"]: [c["name"] for c in e["replicated_table_schema"]["columns"]]
+              for e in receiver.events() if e["event"] == "relation" and e["table"]["generation"] == 1}
+    assert shapes == {n: ["id", "a", "b", "c", "d"][:n] for n in range(1, 6)}
+    assert_equal(server, db, receiver.state(), ["public.t"])
+
+
 def test_unreadable_row_parks(server, db):
     """A value whose output function fails parks its table with its SQLSTATE."""
     server.psql("""

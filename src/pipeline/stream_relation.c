@@ -464,9 +464,19 @@ knows_generation(EtlStreamRelation *entry, uint32 generation)
 	return false;
 }
 
-/* Replace what is known of a generation by what is stored. */
+typedef struct Wanted
+{
+	Oid			relid;
+	uint32		generations[3]; /* owned, owned before, newest attempt */
+} Wanted;
+
+/*
+ * Replace what is known of a generation by what is stored.  What is delivered
+ * to is kept, however many attempts at a newer one there have been: the next
+ * version is counted from it.
+ */
 static void
-load_versions(EtlStream *stream, EtlStreamRelation *entry, uint32 generation)
+load_versions(EtlStream *stream, EtlStreamRelation *entry, const Wanted *table, uint32 generation)
 {
 	List	   *stored = etl_store_read_shapes(stream->config->id, entry->relid, generation);
 	ListCell   *lc;
@@ -475,19 +485,14 @@ load_versions(EtlStream *stream, EtlStreamRelation *entry, uint32 generation)
 	{
 		EtlShape   *known = lfirst(lc);
 
-		/* older generations are of no use once a newer one is known */
-		if (known->generation == generation || known->generation + 2 < generation)
+		if (known->generation == generation ||
+			(known->generation < generation && known->generation != table->generations[0] &&
+			 known->generation != table->generations[1]))
 			entry->versions = foreach_delete_current(entry->versions, lc);
 	}
 	foreach(lc, stored)
 		etl_stream_add_version(stream, entry, lfirst(lc));
 }
-
-typedef struct Wanted
-{
-	Oid			relid;
-	uint32		generations[3];
-} Wanted;
 
 /* Table slots of this pipeline, copied under the lock. */
 static List *
@@ -551,7 +556,7 @@ etl_stream_refresh(EtlStream *stream)
 			if (table->generations[i] != 0 &&
 				(i == 2 || !knows_generation(entry, table->generations[i])) &&
 				(entry->announced_generation != table->generations[i]))
-				load_versions(stream, entry, table->generations[i]);
+				load_versions(stream, entry, table, table->generations[i]);
 
 		if (entry->options == NULL && entry->rules != NIL)
 		{
