@@ -1,5 +1,7 @@
 """Tables at ClickHouse are equal to the source's, value by value."""
 
+import os
+import signal
 import uuid
 
 import pytest
@@ -586,3 +588,30 @@ def test_the_engine_dies_under_load(server, db, lake, ch, engine):
         wait_until(lambda: load.transactions > done + 50, 60, "the load goes on")
         ch.start()
     settle(server, db, ch, lake, engine)
+
+
+def test_a_new_pair_leaves_the_queue_of_the_old_one_alone(server, db, ch, lake, start):
+    """A sync worker has put rows into its queue, and the old writer took some: the new one waits for the queue that
+    is made for it, and no change is lost, doubled or in another order."""
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT g, 'a' FROM generate_series(1, 5) g", db=db)
+    ch.hold(contains="INSERT INTO")
+    start("t", {"engine": "merge_tree", "max_batch_events": 5})
+    ch.wait_held()
+    for text in "bcd":
+        server.sql("UPDATE t SET v = v || %s", (text,), db)
+    ch.proxy.plan(exception(252, "TOO_MANY_PARTS", contains="INSERT", skip=1, count=None))
+    ch.release()
+    wait_until(lambda: [r for r in ch.proxy.requests() if r.fault], 30, "the writer tries to send what the queue has")
+    [sync] = server.backends("etl sync", db)
+    [old] = server.backends("etl apply", db)
+    os.kill(sync, signal.SIGSTOP)  # it does not see that the pair changes
+    try:
+        server.sql("SELECT pg_terminate_backend(%s)", (old,))
+        wait_until(lambda: server.value("SELECT active_pid FROM pg_replication_slots WHERE NOT temporary AND database = %s",
+                                        (db,)) not in (None, old), 30, "a new pair works")
+        server.sql("UPDATE t SET v = v || 'e'", db=db)
+        ch.proxy.plan()
+    finally:
+        os.kill(sync, signal.SIGCONT)
+    server.wait_for("p", db)
+    assert_log(server, db, ch, lake, "public.t")

@@ -123,6 +123,7 @@ publish_queue(EtlHandover *h)
 	pg_atomic_write_u64(&etl_worker_sync->durable_lsn, InvalidXLogRecPtr);
 	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);
 	etl_worker_sync->queue = etl_queue_handle(h->queue);
+	etl_worker_sync->queue_for = h->incarnation;
 	LWLockRelease(&pipeline->lock);
 	etl_shmem_wake_pipeline(pipeline);
 }

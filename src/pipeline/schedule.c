@@ -353,6 +353,22 @@ clear_up(EtlWriter *writer, EtlIntake *intake, EtlSyncShared *sync)
 	writer->schedule_wanted = true;
 }
 
+/*
+ * The queue of a sync worker, 0 for none.  One made for a former incarnation
+ * is half read, and its worker will make another: who went on with it would
+ * deliver rows of unknown shape, and before what the old writer has lost.
+ */
+static dsm_handle
+queue_of(EtlWriter *writer, EtlSyncShared *sync)
+{
+	dsm_handle	queue;
+
+	LWLockAcquire(&writer->pipeline->lock, LW_SHARED);
+	queue = sync->queue_for == etl_worker_args.incarnation ? sync->queue : 0;
+	LWLockRelease(&writer->pipeline->lock);
+	return queue;
+}
+
 /* Queues of sync workers come, workers go. */
 void
 etl_writer_watch_syncs(EtlWriter *writer)
@@ -368,9 +384,10 @@ etl_writer_watch_syncs(EtlWriter *writer)
 		intake->sync = sync;
 		if (now->queue != intake->handle && now->state != ETL_SYNC_EXITED)
 		{
-			dsm_handle	handle = now->queue;
+			dsm_handle	handle = queue_of(writer, sync);
 
-			etl_writer_detach(writer, intake);
+			if (intake->handle != 0)
+				etl_writer_detach(writer, intake);
 			if (handle != 0)
 				etl_writer_attach(writer, intake, handle);
 		}

@@ -297,6 +297,7 @@ typedef struct EtlSyncShared
 
 	/* under the pipeline's lock */
 	dsm_handle	queue;			/* catch-up queue; 0 = none yet */
+	uint64		queue_for;		/* incarnation of the pair that it is made for */
 	XLogRecPtr	snapshot_lsn;	/* position of the copied rows */
 	EtlWaitingFor waiting_for;
 
