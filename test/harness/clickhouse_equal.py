@@ -281,7 +281,8 @@ def fold(rows, kinds, columns, key, source):
         elif operation == "UPDATE":
             old = k
             if row["cdc_old_key"] is not None:
-                given = json.loads(row["cdc_old_key"], parse_float=str)
+                # numbers as they are written: -0 is not 0
+                given = json.loads(row["cdc_old_key"], parse_float=str, parse_int=str)
                 old = tuple(canonical(from_json(given[c], kinds[c], source.is_bytes(c)), kinds[c]) for c in identity)
             remove(old, row)
             put(k, row)
