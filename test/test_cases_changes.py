@@ -3,6 +3,9 @@
 case -> test
 R05 R10 R14 P01 P03 P06 P07 D09 D11 D13 D15 D22: test_<case>_... here
 R01  test_webhook.py: test_unchanged_toast_is_named_not_made_up, test_writer.py, test_kinds.py
+R07  test_clickhouse.py: test_order_by_needs_what_deletes_carry
+R11  (what is there before 18) test_filters.py: test_generated_columns_in_copy_and_stream
+R14  (more of it) test_filters.py
 R03  test_webhook.py: test_unchanged_toast_under_full_and_in_the_key
 P01 P03 further: test_partitions.py
 P06  (own tables, what is not replicable) test_rules.py: test_own_schema_is_not_replicated, test_unlogged_temporary_foreign

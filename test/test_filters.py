@@ -218,14 +218,47 @@ def test_a_filter_that_can_never_be_computed(server, db, receiver, follow):
 
 def test_a_filters_columns_need_select(server, db, receiver):
     """Also those outside the list; with the right, the column's values stay at home."""
-    server.psql("CREATE TABLE t (id int PRIMARY KEY, tenant int); INSERT INTO t VALUES (1, 1), (2, 2);"
-                "CREATE PUBLICATION pub FOR TABLE t (id) WHERE (tenant = 1) WITH (publish = 'insert')", db)
+    owner = f"owner_{db}"
+    server.psql(f"CREATE ROLE {owner} REPLICATION; CREATE TABLE t (id int PRIMARY KEY, tenant int); INSERT INTO t VALUES (1, 1), (2, 2);"
+                "CREATE PUBLICATION pub FOR TABLE t (id) WHERE (tenant = 1) WITH (publish = 'insert');"
+                f"GRANT SELECT (id) ON t TO {owner}; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA etl TO {owner};"
+                f"CREATE SERVER s_p FOREIGN DATA WRAPPER etl_webhook OPTIONS (url '{receiver.url}'); GRANT USAGE ON FOREIGN SERVER s_p TO {owner};"
+                f"SET ROLE {owner}; SELECT etl.create_pipeline('p', 'pub', 's_p'); SELECT etl.start_pipeline('p')", db)
+    try:
+        wait_until(lambda: (server.tables("p", db).get("public.t") or {}).get("state") == "errored", 30, "the copy may not read it")
+        assert server.tables("p", db)["public.t"]["sqlstate"] == "42501"
+        found = server.sql("SELECT message, hint FROM etl.validate_pipeline('p') WHERE check_name = 'table_select'", db=db)
+        assert len(found) == 1 and found[0][0].endswith("may not read: tenant") and "GRANT" in found[0][1]
+        server.psql(f"GRANT SELECT (tenant) ON t TO {owner}; SELECT etl.retry_table('p')", db)
+        server.wait_for("p", db)
+        server.psql("INSERT INTO t VALUES (3, 1), (4, 2)", db)
+        server.wait_for("p", db)
+        assert sorted(r["id"] for r in receiver.state().rows("public.t")) == [1, 3]
+        assert all(b"tenant" not in r.body for r in receiver.requests)
+    finally:
+        drop(server, db)
+        server.psql(f"DROP SERVER s_p; DROP OWNED BY {owner}; DROP ROLE {owner}", db)
+
+
+def test_a_filter_means_what_it_meant_where_it_was_made(server, db, receiver):
+    """A search_path of the database that hides operators and functions changes nothing, in copy and stream."""
+    server.psql("""
+        CREATE SCHEMA evil;
+        CREATE FUNCTION evil.no(int, int) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT false';
+        CREATE OPERATOR evil.> (LEFTARG = int, RIGHTARG = int, FUNCTION = evil.no);
+        CREATE FUNCTION evil.length(text) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 0';
+        CREATE TABLE t (id int PRIMARY KEY, "t" text, "Odd ""name"" %" int); ALTER TABLE t REPLICA IDENTITY FULL;
+        INSERT INTO t VALUES (1, 'long', 1), (2, 'x', 2), (3, 'long', NULL);
+        CREATE PUBLICATION pub FOR TABLE t WHERE (length("t") > 2 AND "Odd ""name"" %" IS NOT NULL);
+        """, db)
+    server.sql(f"ALTER DATABASE {db} SET search_path = evil, pg_catalog, public")
+    server.close(db)
     webhook(server, db, receiver, options_=FAST)
     server.wait_for("p", db)
-    server.psql("INSERT INTO t VALUES (3, 1), (4, 2)", db)
+    server.psql("""INSERT INTO t VALUES (4, 'long', 4), (5, 'y', 5), (6, NULL, 6); UPDATE t SET "t" = 'longer' WHERE id = 2""", db)
     server.wait_for("p", db)
-    assert sorted(r["id"] for r in receiver.state().rows("public.t")) == [1, 3]
-    assert all(b"tenant" not in r.body for r in receiver.requests)
+    assert sorted(r["id"] for r in receiver.state().rows("public.t")) == [1, 2, 4]
+    drop(server, db)
 
 
 # --- changes ---
@@ -514,3 +547,78 @@ def test_how_soon_an_added_table_is_copied(server, db, receiver, follow):
         times.append(time.monotonic() - began)
     print("ADD TABLE to the first copied row:", [round(t, 2) for t in times])
     assert sorted(times)[2] <= 2
+
+
+# --- unchanged values out of line ---
+
+MOVED_IN = ("CREATE TABLE t (id int PRIMARY KEY, n int, big text); ALTER TABLE t ALTER big SET STORAGE EXTERNAL;"
+            "INSERT INTO t SELECT g, g, repeat(g::text, 4000) FROM generate_series(1, 20) g; CREATE PUBLICATION pub FOR TABLE t WHERE (id > 100)")
+
+
+def test_a_row_that_moves_in_is_whole(server, db, receiver, follow):
+    """The value is not in the WAL, and the destination never had the row: the source's live row has it."""
+    run = follow(MOVED_IN)
+    run("UPDATE t SET id = id + 100 WHERE id <= 5; UPDATE t SET id = id + 100, big = 'new' WHERE id = 6")
+    server.wait_for("p", db)
+    run("UPDATE t SET n = 0 WHERE id > 100; UPDATE t SET id = 1 WHERE id = 101; UPDATE t SET id = 101 WHERE id = 1")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"], where="id > 100")
+    assert all(e["missing_columns"] == [] for e in receiver.events() if e["event"] == "insert")
+
+
+def test_a_row_that_moves_in_is_whole_in_clickhouse(server, db):
+    with ClickHouse(proxy=False) as ch:
+        ch.create_database("lake")
+        server.psql(MOVED_IN, db)
+        clickhouse(server, db, ch, "lake", options_={**FAST, "max_batch_delay": "0"})
+        server.wait_for("p", db)
+        server.psql("UPDATE t SET id = id + 100 WHERE id <= 5; UPDATE t SET id = id + 100, big = 'new' WHERE id = 6", db)
+        server.wait_for("p", db)
+        server.psql("UPDATE t SET n = 0 WHERE id > 100; UPDATE t SET id = 1 WHERE id = 101; UPDATE t SET id = 101 WHERE id = 1", db)
+        server.wait_for("p", db)
+        assert_current(server, db, ch, "lake", "public.t", where="id > 100")
+        drop(server, db)
+
+
+# --- crashes ---
+
+@pytest.mark.parametrize("point, action", [
+    ("writer_before_store", "fatal"), ("writer_stored", "fatal"), ("sync_before_finish", "fatal"),
+    ("sync_before_handover", "error"), ("batch_durable", "fatal")])
+def test_a_filter_change_survives_the_death_of_workers(server, db, receiver, follow, point, action):
+    """Whatever of it was stored when they died, the new copy is made, and rows obey the filter in the end."""
+    run = follow("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT g, 'v' FROM generate_series(1, 300) g;"
+                 "CREATE PUBLICATION pub FOR TABLE t WHERE (id > 200)")
+    server.failpoint(f"{point}={action}:2")
+    try:
+        wait_until(lambda: server.value("SHOW etl.failpoint", db=db), 10, "the failpoint is set")
+        for where in ("id < 100", "id > 50 AND id < 250"):
+            run(f"ALTER PUBLICATION pub SET TABLE t WHERE ({where}); UPDATE t SET v = v || 'w' WHERE id % 7 = 0;"
+                "DELETE FROM t WHERE id % 31 = 0; INSERT INTO t SELECT max(id) + 1, 'new' FROM t")
+            server.wait_for("p", db)
+            assert_equal(server, db, receiver.state(), ["public.t"], where=where)
+    finally:
+        server.failpoint("")
+
+
+@pytest.mark.parametrize("point", ["sync_after_lock", "sync_before_handover"])
+def test_a_filter_changes_during_a_copy_and_the_pair_dies(server, db, receiver, follow, point):
+    """The copy was made by the old rule; its catch-up must not forget that when the pair is started again."""
+    run = follow("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT g, 'v' FROM generate_series(1, 100) g;"
+                 "CREATE PUBLICATION pub FOR TABLE t WHERE (id > 50)")
+    since = server.log_size()
+    server.failpoint(f"{point}=wait:1")
+    try:
+        wait_until(lambda: server.value("SHOW etl.failpoint", db=db), 10, "the failpoint is set")
+        run("SELECT etl.resync_table('p', 't')")
+        wait_until(lambda: f'failpoint "{point}"' in server.log(since), 30, "the copy has come there")
+        run("ALTER PUBLICATION pub SET TABLE t WHERE (id <= 70); UPDATE t SET v = 'w' WHERE id % 10 = 0; INSERT INTO t VALUES (0, 'new')")
+        seen = server.value("SELECT pg_current_wal_lsn()", db=db)
+        wait_until(lambda: server.value("SELECT decoded_lsn >= %s FROM etl.pipeline_status", (seen,), db), 20, "apply has seen it")
+        pids = server.backends("etl apply", db)
+        server.sql("SELECT pg_terminate_backend(%s)", (pids[0],))
+        wait_until(lambda: server.backends("etl apply", db) not in ([], pids), 20, "another pair")
+    finally:
+        server.failpoint("")
+    server.wait_for("p", db)
+    assert_equal(server, db, receiver.state(), ["public.t"], where="id <= 70")

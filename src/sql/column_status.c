@@ -27,6 +27,7 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
+#include "catalog/config.h"
 #include "catalog/options.h"
 #include "destination/registry.h"
 #include "schema/shape.h"
@@ -122,7 +123,7 @@ present_shape(const Told *told, Oid relid, const EtlOptions *options)
 	rule = etl_rules_read_relation(told->publication, relid, InvalidXLogRecPtr);
 	if (rule != NULL && rule->published)
 		shape = etl_shape_build(relation, rule->columns,
-								etl_option_bool(options, "generated_columns"));
+								etl_config_generated(options, rule->generated || rule->columns));
 	relation_close(relation, AccessShareLock);
 	return shape;
 }

@@ -193,9 +193,13 @@ etl_sql_value(bool *isnull)
 	return SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, isnull);
 }
 
+/* A publication that was renamed while nobody ran has its name from its OID. */
 #define PIPELINE_QUERY \
-	"SELECT p.id, p.owner::oid, p.server, p.options, i.enabled, i.dropping, p.publication" \
+	"SELECT p.id, p.owner::oid, p.server, p.options, i.enabled, i.dropping," \
+	"  coalesce(u.pubname, p.publication)" \
 	" FROM etl.pipeline p LEFT JOIN etl.pipeline_intent i ON i.pipeline_id = p.id" \
+	" LEFT JOIN etl.pipeline_state s ON s.pipeline_id = p.id" \
+	" LEFT JOIN pg_catalog.pg_publication u ON u.oid = s.publication_oid" \
 	" WHERE p.name = $1"
 
 EtlPipelineRow *

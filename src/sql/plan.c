@@ -156,7 +156,7 @@ plan_rule(ReturnSetInfo *rsinfo, const EtlConfig *config, const EtlRule *rule)
 		return;
 	plan.options = etl_config_table_options(config, rule->schema_name, rule->table_name);
 	plan.shape = etl_shape_build(relation, rule->columns,
-								 etl_option_bool(plan.options, "generated_columns"));
+								 etl_config_generated(plan.options, rule->generated || rule->columns));
 	plan_table(&plan);
 	relation_close(relation, AccessShareLock);
 }

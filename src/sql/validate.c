@@ -314,14 +314,12 @@ read_pipeline(EtlValidation *v, const EtlSqlFrame *frame, MemoryContext context)
 	v->id = row->id;
 	v->owner = row->owner;
 	v->server = MemoryContextStrdup(context, row->server);
-	if (etl_sql_run("SELECT COALESCE(u.pubname, p.publication)::text, s.slot_name::text"
+	v->publication = MemoryContextStrdup(context, row->publication);
+	if (etl_sql_run("SELECT s.slot_name::text"
 					" FROM etl.pipeline p LEFT JOIN etl.pipeline_state s ON s.pipeline_id = p.id"
-					" LEFT JOIN pg_publication u ON u.oid = s.publication_oid"
 					" WHERE p.id = $1", 1, types, values, NULL) != 1)
 		elog(ERROR, "pipeline " INT64_FORMAT " has vanished", v->id);
-	v->publication = MemoryContextStrdup(context, SPI_getvalue(SPI_tuptable->vals[0],
-															   SPI_tuptable->tupdesc, 1));
-	slot_name = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2);
+	slot_name = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
 	v->slot_name = slot_name ? MemoryContextStrdup(context, slot_name) : NULL;
 }
 

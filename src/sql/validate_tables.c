@@ -31,6 +31,7 @@
 #include "compat.h"
 #include "schema/shape.h"
 #include "source/partition.h"
+#include "source/filter.h"
 #include "source/rules.h"
 #include "sql/common.h"
 #include "sql/validate.h"
@@ -132,24 +133,31 @@ check_leaf_identity(EtlValidation *v, const char *target, Relation leaf, Relatio
 							root_rule->schema_name, root_rule->table_name);
 }
 
-/* Columns that the owner may not read, as a list; NULL when it may read all. */
+/*
+ * Columns, of the rows and of the row filter, that the owner may not read, as a
+ * list; NULL when it may read all.
+ */
 static char *
-unreadable_columns(Oid relid, Oid owner, const EtlShape *shape)
+unreadable_columns(Oid owner, const EtlRule *rule, const EtlShape *shape)
 {
+	Bitmapset  *columns = rule->filter ? etl_filter_columns(rule->filter) : NULL;
+	int			attnum = -1;
 	StringInfoData names;
 
-	if (pg_class_aclcheck(relid, owner, ACL_SELECT) == ACLCHECK_OK)
+	if (pg_class_aclcheck(rule->relid, owner, ACL_SELECT) == ACLCHECK_OK)
 		return NULL;
 	initStringInfo(&names);
 	for (int i = 0; i < shape->ncolumns; i++)
-		if (pg_attribute_aclcheck(relid, shape->columns[i].attnum, owner, ACL_SELECT) != ACLCHECK_OK)
+		columns = bms_add_member(columns, shape->columns[i].attnum);
+	while ((attnum = bms_next_member(columns, attnum)) >= 0)
+		if (pg_attribute_aclcheck(rule->relid, attnum, owner, ACL_SELECT) != ACLCHECK_OK)
 			appendStringInfo(&names, "%s%s", names.len > 0 ? ", " : "",
-							 quote_identifier(shape->columns[i].name));
+							 quote_identifier(get_attname(rule->relid, attnum, false)));
 	return names.len > 0 ? names.data : NULL;
 }
 
 static void
-check_rights(EtlValidation *v, const char *target, Oid relid, const EtlShape *shape)
+check_rights(EtlValidation *v, const char *target, const EtlRule *rule, const EtlShape *shape)
 {
 	char	   *owner;
 	char	   *columns;
@@ -157,12 +165,12 @@ check_rights(EtlValidation *v, const char *target, Oid relid, const EtlShape *sh
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(v->owner)))
 		return;
 	owner = GetUserNameFromId(v->owner, false);
-	columns = unreadable_columns(relid, v->owner, shape);
+	columns = unreadable_columns(v->owner, rule, shape);
 	if (columns != NULL)
 		etl_validate_report(v, ETL_ERROR, "table_select", target,
 							psprintf("GRANT SELECT ON %s TO %s.", target, quote_identifier(owner)),
 							"role \"%s\", the pipeline's owner, may not read: %s", owner, columns);
-	if (check_enable_rls(relid, v->owner, true) == RLS_ENABLED)
+	if (check_enable_rls(rule->relid, v->owner, true) == RLS_ENABLED)
 		etl_validate_report(v, ETL_ERROR, "row_security", target,
 							psprintf("Give role %s BYPASSRLS.", quote_identifier(owner)),
 							"row-level security would hide rows from role \"%s\", the pipeline's owner", owner);
@@ -307,7 +315,7 @@ check_table(EtlValidation *v, const EtlRule *rule, HTAB *names)
 		options = etl_config_table_options(v->config, rule->schema_name, rule->table_name);
 
 	check_identity(v, target, relation, rule, shape, options);
-	check_rights(v, target, rule->relid, shape);
+	check_rights(v, target, rule, shape);
 	check_generated(v, target, rule, shape, options);
 	if (v->config != NULL && v->config->routine->table_names != NULL)
 		check_names(v, names, target, shape, options);
