@@ -123,7 +123,7 @@ def test_every_change_while_the_rules_change(server, db, receiver, follow, seed)
              " WHERE (id % 2 = 1), by_index WHERE (region = 'us')",
              "ALTER PUBLICATION pub SET (publish = 'insert, update, delete, truncate')",
              "ALTER PUBLICATION pub ADD TABLE s.whole",
-             "ALTER PUBLICATION pub RENAME TO pub2; ALTER PUBLICATION pub2 RENAME TO pub"]
+             "BEGIN; ALTER PUBLICATION pub RENAME TO pub2; ALTER PUBLICATION pub2 RENAME TO pub; COMMIT"]  # pgoutput goes by the name
     tables = ["full_row", "by_key", "plain", "listed"]  # never out of the publication
     with PgOutput(server, db, "pub") as oracle:
         for i in range(60):
