@@ -639,6 +639,19 @@ typedef struct EtlDestinationRoutine
 	 */
 	void		(*find_generations) (EtlConnection *connection, int n, EtlExpected *expected,
 									 EtlResult *result);
+
+	/*
+	 * Remove all that carries the pipeline's marks, also of tables that have
+	 * left the publication.  NULL: drop_table() for each table that is known.
+	 */
+	void		(*drop_all) (EtlConnection *connection, EtlResult *result);
+
+	/*
+	 * Which of these names are taken by what does not carry the pipeline's
+	 * marks?  For etl.validate_pipeline(); NULL: not known before the start.
+	 */
+	void		(*find_names) (EtlConnection *connection, int n, const char *const *names,
+							   bool *taken, EtlResult *result);
 } EtlDestinationRoutine;
 
 /*

@@ -54,6 +54,7 @@ typedef struct EtlHttpRequest
 	EtlCompression compression; /* sets Content-Encoding */
 	bool		fast;			/* zstd: for speed at the cost of size */
 	Size		response_limit; /* bytes kept; 0 = 64 kB */
+	int			timeout;		/* ms for this one, if less than the pool's; 0 */
 	bool		connect_only;	/* connect, TLS included, and send nothing; ends
 								 * ANSWERED with status 0 */
 } EtlHttpRequest;

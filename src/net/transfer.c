@@ -510,6 +510,8 @@ etl_transfer_prepare(EtlHttpTransfer *t, const EtlHttpRequest *request)
 
 	t->connect_timeout = settings->connect_timeout > 0 ? settings->connect_timeout : CONNECT_TIMEOUT;
 	t->request_timeout = settings->request_timeout > 0 ? settings->request_timeout : REQUEST_TIMEOUT;
+	if (request->timeout > 0)
+		t->request_timeout = Min(t->request_timeout, request->timeout);
 	t->stall_timeout = settings->stall_timeout > 0 ? settings->stall_timeout : STALL_TIMEOUT;
 	t->response_limit = request->response_limit > 0 ? request->response_limit : ETL_HTTP_RESPONSE_LIMIT;
 	t->connect_only = request->connect_only;

@@ -104,6 +104,7 @@ struct EtlSender
 	uint64		nitems;
 	uint64		next_id;
 	bool		halted;
+	bool		troubled;		/* a lane's trouble is shown */
 	uint32		hurry;			/* groups for which max_batch_delay counts as 0 */
 };
 

@@ -75,23 +75,30 @@ etl_backoff_failed(EtlBackoff *backoff, const EtlConfig *config, const EtlResult
 				 result->hint[0] ? errhint("%s", result->hint) : 0));
 }
 
+void
+etl_backoff_clear(EtlBackoff *backoff)
+{
+	backoff->attempts = 0;
+	backoff->next = 0;
+	backoff->status = ETL_DONE;
+}
+
 /*
- * The first success of a process is reported too: the trouble that is shown
- * may be a predecessor's.
+ * The first success of a writer is reported too: the trouble that is shown
+ * may be its predecessor's.
  */
 void
 etl_backoff_reset(EtlBackoff *backoff)
 {
 	static bool reported = false;
 
-	if ((backoff->attempts > 0 || !reported) && etl_worker_pipeline != NULL)
+	if ((backoff->attempts > 0 || (!reported && etl_worker_role == ETL_ROLE_WRITER)) &&
+		etl_worker_pipeline != NULL)
 	{
 		etl_shmem_report_success(etl_worker_pipeline);
 		reported = true;
 	}
-	backoff->attempts = 0;
-	backoff->next = 0;
-	backoff->status = ETL_DONE;
+	etl_backoff_clear(backoff);
 }
 
 long

@@ -30,6 +30,9 @@ extern void etl_backoff_failed(EtlBackoff *backoff, const EtlConfig *config, con
 /* A try succeeded. */
 extern void etl_backoff_reset(EtlBackoff *backoff);
 
+/* The same, and nobody is told. */
+extern void etl_backoff_clear(EtlBackoff *backoff);
+
 /* ms until the next try is due, 0 when it is. */
 extern long etl_backoff_left(const EtlBackoff *backoff, TimestampTz now);
 

@@ -80,6 +80,28 @@ etl_lane_failed(EtlLane *lane, const EtlResult *result)
 	if (lane->backoff.attempts == 0 && sender->callbacks->trouble)
 		sender->callbacks->trouble(sender->arg, result);
 	etl_backoff_failed(&lane->backoff, sender->config, result);
+	sender->troubled = true;
+}
+
+/* One lane's success is no news while another is in trouble. */
+static void
+lane_succeeded(EtlLane *lane)
+{
+	if (lane->sender->troubled)
+		etl_backoff_clear(&lane->backoff);
+	else
+		etl_backoff_reset(&lane->backoff);
+}
+
+/* The last lane in trouble has succeeded, or has nothing to do any more. */
+static void
+look_for_end_of_trouble(EtlSender *sender)
+{
+	if (!sender->troubled || etl_sender_retrying(sender))
+		return;
+	sender->troubled = false;
+	if (etl_worker_pipeline != NULL)
+		etl_shmem_report_success(etl_worker_pipeline);
 }
 
 static void
@@ -128,7 +150,7 @@ handle_result(EtlUnit *unit, EtlResult *result)
 	{
 		case ETL_DONE:
 			ETL_FAILPOINT("batch_durable");
-			etl_backoff_reset(&lane->backoff);
+			lane_succeeded(lane);
 			if (!unit->windows[unit->nwindows - 1].trial)
 				sender->callbacks->delivered(sender->arg, &unit->batch);
 			finish_transfer(unit);
@@ -334,7 +356,7 @@ run_step(EtlUnit *unit)
 	{
 		case ETL_DONE:
 		case ETL_PENDING:
-			etl_backoff_reset(&lane->backoff);
+			lane_succeeded(lane);
 			etl_lane_pop(lane);
 			break;
 		case ETL_RETRY:
@@ -471,6 +493,7 @@ etl_sender_run(EtlSender *sender, int timeout, bool *busy)
 			work_all(sender);
 	}
 
+	look_for_end_of_trouble(sender);
 	*busy = sender->in_flight > 0;
 	return next_due(sender);
 }

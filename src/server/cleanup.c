@@ -47,6 +47,7 @@ typedef struct Cleanup
 	char	   *name;
 	char	   *slot_name;		/* NULL: none */
 	EtlConfig  *config;			/* only if tables are to be dropped */
+	bool		any;			/* something was ever copied */
 	bool		owner_is_superuser;
 	List	   *tables;			/* of CleanupTable * */
 } Cleanup;
@@ -82,6 +83,7 @@ read_tables(Cleanup *cleanup, int64 id)
 {
 	Oid			types[] = {INT8OID};
 	Datum		values[] = {Int64GetDatum(id)};
+	bool		isnull;
 
 	cleanup->config = etl_config_load(id, true, EtlWorkerContext);
 	if (cleanup->config == NULL)
@@ -104,6 +106,16 @@ read_tables(Cleanup *cleanup, int64 id)
 											  SPI_tuptable->tupdesc));
 		MemoryContextSwitchTo(oldcontext);
 	}
+
+	/* those that have left the publication are known no more */
+	cleanup->any = cleanup->tables != NIL;
+	if (SPI_execute_with_args("SELECT released_generation > 0 FROM etl.pipeline_state"
+							  " WHERE pipeline_id = $1",
+							  1, types, values, NULL, true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the state of pipeline " INT64_FORMAT, id);
+	if (SPI_processed > 0 &&
+		DatumGetBool(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull)))
+		cleanup->any = true;
 }
 
 /*
@@ -192,6 +204,22 @@ destination_trouble(const EtlConfig *config, const EtlResult *result)
  * ----------
  */
 
+static void
+drop_tables(Cleanup *cleanup, EtlConnection *connection, EtlResult *result)
+{
+	ListCell   *lc;
+
+	foreach(lc, cleanup->tables)
+	{
+		CleanupTable *table = lfirst(lc);
+
+		if (result->status != ETL_DONE)
+			break;
+		CHECK_FOR_INTERRUPTS();
+		cleanup->config->routine->drop_table(connection, &table->table, result);
+	}
+}
+
 static bool
 drop_at_destination(Cleanup *cleanup)
 {
@@ -208,19 +236,13 @@ drop_at_destination(Cleanup *cleanup)
 		.is_superuser = cleanup->owner_is_superuser,
 	};
 	EtlConnection *connection;
-	ListCell   *lc;
 
 	connection = config->routine->open(&args);
 	config->routine->connect(connection, &result);
-	foreach(lc, cleanup->tables)
-	{
-		CleanupTable *table = lfirst(lc);
-
-		if (result.status != ETL_DONE)
-			break;
-		CHECK_FOR_INTERRUPTS();
-		config->routine->drop_table(connection, &table->table, &result);
-	}
+	if (result.status == ETL_DONE && config->routine->drop_all != NULL)
+		config->routine->drop_all(connection, &result);
+	else
+		drop_tables(cleanup, connection, &result);
 	config->routine->close(connection);
 
 	if (result.status == ETL_DONE)
@@ -235,7 +257,7 @@ wants_destination(const Cleanup *cleanup)
 {
 	const EtlConfig *config = cleanup->config;
 
-	if (config == NULL || cleanup->tables == NIL)
+	if (config == NULL || !cleanup->any)
 		return false;
 	if (config->routine == NULL)
 	{
@@ -256,7 +278,7 @@ wants_destination(const Cleanup *cleanup)
 				 errhint("etl.resync_pipeline() and etl.start_pipeline() before etl.drop_pipeline() make the tables this one's.")));
 		return false;
 	}
-	return config->routine->drop_table != NULL;
+	return config->routine->drop_table != NULL || config->routine->drop_all != NULL;
 }
 
 /* In a bracket: nothing of the pipeline remains. */

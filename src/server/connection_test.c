@@ -48,17 +48,19 @@
 
 #define TEST_LIMIT		10000	/* ms for the destination */
 #define TEST_GRACE		2000	/* ms on top, for worker and postmaster */
-#define TEST_SEGMENT	16384	/* bytes */
+#define TEST_QUEUE		16384	/* bytes */
 
-/* Head of the segment; the queue is behind it. */
+/* Head of the segment; the queue is behind it, and the names behind that. */
 typedef struct TestHead
 {
 	Oid			server;
 	Oid			role;
 	int64		pipeline;		/* 0: none */
+	int			nnames;			/* each with its terminating zero */
 } TestHead;
 
 #define QUEUE_OFFSET	MAXALIGN(sizeof(TestHead))
+#define NAMES_OFFSET	(QUEUE_OFFSET + TEST_QUEUE)
 
 static shm_mq *
 queue_of(dsm_segment *segment)
@@ -191,20 +193,31 @@ take_rows(shm_mq_handle *queue, TimestampTz deadline, List **rows)
 
 /* The segment, with what is asked. */
 static dsm_segment *
-make_segment(Oid server, Oid role, int64 pipeline)
+make_segment(Oid server, Oid role, int64 pipeline, List *names)
 {
-	dsm_segment *segment = dsm_create(TEST_SEGMENT, 0);
-	TestHead   *head = dsm_segment_address(segment);
+	Size		size = NAMES_OFFSET;
+	dsm_segment *segment;
+	TestHead   *head;
+	char	   *to;
+	ListCell   *lc;
 
+	foreach(lc, names)
+		size += strlen(lfirst(lc)) + 1;
+	segment = dsm_create(size, 0);
+	head = dsm_segment_address(segment);
 	head->server = server;
 	head->role = role;
 	head->pipeline = pipeline;
-	shm_mq_set_receiver(shm_mq_create(queue_of(segment), TEST_SEGMENT - QUEUE_OFFSET), MyProc);
+	head->nnames = list_length(names);
+	to = (char *) head + NAMES_OFFSET;
+	foreach(lc, names)
+		to = stpcpy(to, lfirst(lc)) + 1;
+	shm_mq_set_receiver(shm_mq_create(queue_of(segment), TEST_QUEUE), MyProc);
 	return segment;
 }
 
 List *
-etl_connection_test(Oid server, Oid role, int64 pipeline)
+etl_connection_test(Oid server, Oid role, int64 pipeline, List *names)
 {
 	EtlWorkerArgs args = {.database = MyDatabaseId,.pipeline = -1,.sync = -1};
 	TimestampTz start = GetCurrentTimestamp();
@@ -223,7 +236,7 @@ etl_connection_test(Oid server, Oid role, int64 pipeline)
 	if (is_uncommitted(server, role))
 		return untested(NIL, 0, "Commit first.", "not committed yet");
 
-	segment = make_segment(server, role, pipeline);
+	segment = make_segment(server, role, pipeline, names);
 	args.test = dsm_segment_handle(segment);
 	/* the callback may run when the caller's context is gone already */
 	caller = MemoryContextSwitchTo(TopTransactionContext);
@@ -409,6 +422,28 @@ answer_rungs(const Test *test, const EtlResult *result)
 	}
 }
 
+/* Which of the names are taken?  What cannot be asked shows at the start. */
+static void
+check_names(const Test *test, EtlConnection *connection)
+{
+	const EtlDestinationRoutine *routine = test->config->routine;
+	int			n = head->nnames;
+	const char **names = palloc_array(const char *, n);
+	bool	   *taken = palloc0_array(bool, n);
+	const char *at = (char *) head + NAMES_OFFSET;
+	EtlResult	result = {.status = ETL_DONE,.rejected = -1,.retry_after = -1};
+
+	for (int i = 0; i < n; i++)
+	{
+		names[i] = at;
+		at += strlen(at) + 1;
+	}
+	routine->find_names(connection, n, names, taken, &result);
+	for (int i = 0; i < n && result.status == ETL_DONE; i++)
+		if (taken[i])
+			answer(ETL_CHECK_TABLE_EXISTS, 'f', NULL, names[i]);
+}
+
 static void
 run_test(Test *test)
 {
@@ -439,9 +474,11 @@ run_test(Test *test)
 	pgstat_report_activity(STATE_RUNNING, "etl: testing a connection");
 	connection = config->routine->open(&args);
 	config->routine->connect(connection, &result);
+	answer_rungs(test, &result);
+	if (result.status == ETL_DONE && head->nnames > 0 && config->routine->find_names != NULL)
+		check_names(test, connection);
 	config->routine->close(connection);
 	pgstat_report_activity(STATE_IDLE, NULL);
-	answer_rungs(test, &result);
 }
 
 /* The ERROR in flight as an answer. */

@@ -323,19 +323,41 @@ read_pipeline(EtlValidation *v, const EtlSqlFrame *frame, MemoryContext context)
 	v->slot_name = slot_name ? MemoryContextStrdup(context, slot_name) : NULL;
 }
 
+/* Something that is not ours has a name that a table wants. */
+static void
+report_taken(EtlValidation *v, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, v->names)
+	{
+		const EtlWantedName *wanted = lfirst(lc);
+
+		if (strcmp(wanted->name, name) == 0)
+			etl_validate_report(v, ETL_ERROR, ETL_CHECK_TABLE_EXISTS, wanted->target,
+								"Rename or drop it there, or choose another name with option destination_table of etl.alter_table().",
+								"\"%s\" exists at the destination, and is not this pipeline's", name);
+	}
+}
+
 /* The destination's answers that are findings. */
 static void
 check_destination(EtlValidation *v)
 {
+	List	   *names = NIL;
 	ListCell   *lc;
 
 	if (v->config == NULL)
 		return;
-	foreach(lc, etl_connection_test(v->config->server_oid, v->owner, v->id))
+	foreach(lc, v->names)
+		names = lappend(names, ((EtlWantedName *) lfirst(lc))->name);
+	foreach(lc, etl_connection_test(v->config->server_oid, v->owner, v->id, names))
 	{
 		const EtlTestRow *row = lfirst(lc);
 
-		if (!row->ok)
+		if (strcmp(row->check_name, ETL_CHECK_TABLE_EXISTS) == 0)
+			report_taken(v, row->message);
+		else if (!row->ok)
 			etl_validate_report(v, row->tested ? ETL_ERROR : ETL_WARNING, row->check_name,
 								v->server, row->hint, "%s", row->message);
 	}
@@ -351,6 +373,7 @@ etl_validate_pipeline(PG_FUNCTION_ARGS)
 	EtlSqlFrame frame;
 	MemoryContext context = CurrentMemoryContext;
 
+	v.context = context;
 	v.name = etl_sql_text_arg(fcinfo, 0, "pipeline");
 	etl_sql_require_role();
 	etl_sql_rows(fcinfo, 5);
@@ -387,7 +410,7 @@ etl_test_destination(PG_FUNCTION_ARGS)
 	(void) etl_sql_routine(server, GetUserId());
 	etl_sql_rows(fcinfo, 4);
 
-	foreach(lc, etl_connection_test(GetForeignServerByName(server, false)->serverid, GetUserId(), 0))
+	foreach(lc, etl_connection_test(GetForeignServerByName(server, false)->serverid, GetUserId(), 0, NIL))
 	{
 		const EtlTestRow *row = lfirst(lc);
 		Interval   *elapsed = palloc0(sizeof(Interval));

@@ -27,7 +27,16 @@ typedef struct EtlValidation
 	char	   *server;
 	char	   *slot_name;		/* NULL: none drawn */
 	EtlConfig  *config;			/* NULL: the definition cannot be used */
+	MemoryContext context;		/* for what follows */
+	List	   *names;			/* of EtlWantedName *: may not exist there yet */
 } EtlValidation;
+
+/* A name that a table wants at the destination. */
+typedef struct EtlWantedName
+{
+	char	   *name;
+	char	   *target;
+} EtlWantedName;
 
 /* Add a finding; "hint" may be NULL. */
 extern void etl_validate_report(EtlValidation *validation, const char *severity,

@@ -269,6 +269,24 @@ enter_others(EtlValidation *v, HTAB *names)
 						  SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2));
 }
 
+/* To be looked for at the destination, where it must not be yet. */
+static void
+note_wanted(EtlValidation *v, const char *name, const char *target, const EtlOptions *options)
+{
+	const char *if_exists = etl_option_text(options, "if_exists");
+	MemoryContext old;
+	EtlWantedName *wanted;
+
+	if (if_exists && strcmp(if_exists, "replace") == 0)
+		return;
+	old = MemoryContextSwitchTo(v->context);
+	wanted = palloc_object(EtlWantedName);
+	wanted->name = pstrdup(name);
+	wanted->target = pstrdup(target);
+	v->names = lappend(v->names, wanted);
+	MemoryContextSwitchTo(old);
+}
+
 static void
 check_names(EtlValidation *v, HTAB *names, const char *target, const EtlShape *shape,
 			const EtlOptions *options)
@@ -279,6 +297,8 @@ check_names(EtlValidation *v, HTAB *names, const char *target, const EtlShape *s
 
 	if (wanted == NIL)
 		etl_validate_report(v, ETL_ERROR, "name_collision", target, result.hint, "%s", result.message);
+	foreach(lc, wanted)
+		note_wanted(v, lfirst(lc), target, options);
 	foreach(lc, wanted)
 	{
 		const char *other = enter_name(names, lfirst(lc), target);

@@ -115,12 +115,14 @@ clickhouse_validate_options(const EtlOptions *options, uint32 scope)
 {
 	const char *url = etl_option_text(options, "url");
 	const char *wrong = url ? etl_http_url_error(url) : NULL;
+	const char *table = etl_option_text(options, "destination_table");
 
 	if (wrong)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("URL of the destination %s", wrong)));
 	validate_metadata(options);
+	refuse_empty(options, "database");
 	refuse_empty(options, "destination_table");
 	refuse_empty(options, "destination_column");
 	refuse_empty(options, "destination_type");
@@ -128,6 +130,11 @@ clickhouse_validate_options(const EtlOptions *options, uint32 scope)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("options \"password\" and \"password_file\" exclude each other")));
+	if (table != NULL && strncmp(table, "_etl_", 5) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for option \"destination_table\""),
+				 errdetail("Names that begin with \"_etl_\" are those of unfinished copies.")));
 	if (scope == ETL_SCOPE_TABLE && ch_is_log(options))
 	{
 		if (etl_option_text(options, "order_by") || etl_option_text(options, "partition_by"))
@@ -220,6 +227,8 @@ const EtlDestinationRoutine etl_clickhouse_routine = {
 	.check_table = clickhouse_check_table,
 	.plan_table = ch_plan_table,
 	.find_generations = ch_find_generations,
+	.drop_all = ch_drop_all,
+	.find_names = ch_find_names,
 };
 
 PG_FUNCTION_INFO_V1(etl_clickhouse_handler);

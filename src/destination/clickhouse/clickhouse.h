@@ -8,10 +8,11 @@
  *	 names.c		names of tables, marks of ownership, quoting
  *	 encode.c		rows in RowBinary
  *	 connect.c		a connection: secrets, version, rights
- *	 client.c		one statement over HTTP, and what answers mean
+ *	 client.c		one statement over HTTP
+ *	 answer.c		what its answer means
  *	 ddl.c			statements that make and unmake tables
  *	 generation.c	life of a generation: begun, published, emptied, dropped
- *	 expected.c		are the generations there that should be?
+ *	 expected.c		is there what should be, and what should not?
  *	 send.c			batches
  *	 readback.c		what is there under the keys of rows with holes
  *
@@ -140,6 +141,9 @@ struct EtlConnection
 	EtlHttp    *http;
 	int			in_flight;
 	uint64		sequence;		/* of query ids */
+	Oid			changing;		/* table of the call under way, or none */
+	List	   *unsure;			/* statements that may still run; client.c */
+	bool		has_deduplicate_insert; /* the server knows that setting */
 	TimestampTz insert_time;	/* when the last INSERT began, */
 	uint64		insert_waited;	/* and etl_http_waited() then */
 	MemoryContext scratch;		/* of one call */
@@ -192,8 +196,12 @@ extern bool ch_rows_more(ChRows *rows);
 extern char *ch_rows_string(ChRows *rows);
 extern uint64 ch_rows_number(ChRows *rows, int width);
 
+/* Was it all, and no more? */
+extern bool ch_rows_done(const ChRows *rows);
+
 /*
- * What an answer means.  Returns the exception's code, 0 if there is none.
+ * What an answer means (answer.c).  Returns the exception's code, 0 if there
+ * is none.
  */
 extern int	ch_classify(const EtlHttpResponse *response, ChKind kind, EtlResult *result);
 
@@ -240,6 +248,8 @@ typedef struct ChMark
 
 extern char *ch_mark(const EtlConnection *connection, Oid relid, uint32 generation,
 					 XLogRecPtr shape_lsn);
+
+/* What marks for the table begin with; InvalidOid: for any of the pipeline. */
 extern char *ch_mark_prefix(const EtlConnection *connection, Oid relid);
 
 /* Is it a mark of ours, of this pipeline? */
@@ -263,7 +273,10 @@ typedef struct ChFound
 	ChMark		mark;
 } ChFound;
 
-/* Tables with one of these names (NULL: none) or with our mark for the table. */
+/*
+ * Tables with one of these names (NULL: none) or with our mark for the table,
+ * InvalidOid: for any of the pipeline.
+ */
 extern bool ch_find(EtlConnection *connection, Oid relid, const char *const *names, int nnames,
 					List **found, EtlResult *result);
 extern ChFound *ch_find_name(List *found, const char *name);
@@ -286,6 +299,7 @@ extern void ch_abandon_generation(EtlConnection *connection, EtlTable *table, Et
 extern EtlTarget *ch_read_columns(EtlConnection *connection, EtlTable *table, EtlResult *result);
 extern void ch_truncate(EtlConnection *connection, EtlTable *table, EtlResult *result);
 extern void ch_drop_table(EtlConnection *connection, EtlTable *table, EtlResult *result);
+extern void ch_drop_all(EtlConnection *connection, EtlResult *result);
 
 /*
  * Where rows of the table's generation go, asking the server at the first
@@ -299,6 +313,8 @@ extern void ch_forget_place(EtlConnection *connection, Oid relid, uint32 generat
 
 extern void ch_find_generations(EtlConnection *connection, int n, EtlExpected *expected,
 								EtlResult *result);
+extern void ch_find_names(EtlConnection *connection, int n, const char *const *names,
+						  bool *taken, EtlResult *result);
 
 /* --- send.c --- */
 

@@ -161,12 +161,14 @@ connect_in_scratch(EtlConnection *connection, EtlResult *result)
 	initStringInfo(&sql);
 	appendStringInfoString(&sql, "SELECT version(), (SELECT any(engine) FROM system.databases WHERE name = ");
 	ch_put_literal(&sql, connection->database);
-	appendStringInfoString(&sql, ")::String FORMAT RowBinary");
+	appendStringInfoString(&sql, ")::String, (SELECT count() FROM system.settings"
+						   " WHERE name = 'deduplicate_insert')::UInt8 FORMAT RowBinary");
 	if (!ch_run(connection, CH_READ, sql.data, &rows, NULL, result))
 		return;
 	version = ch_rows_string(&rows);
 	engine = ch_rows_string(&rows);
-	if (rows.broken || sscanf(version, "%d.%d", &major, &minor) != 2)
+	connection->has_deduplicate_insert = ch_rows_more(&rows) && ch_rows_number(&rows, 1) > 0;
+	if (!ch_rows_done(&rows) || sscanf(version, "%d.%d", &major, &minor) != 2)
 	{
 		etl_result_set(result, ETL_ENDPOINT, ERRCODE_FDW_ERROR,
 					   "the server at the URL does not answer as ClickHouse does");

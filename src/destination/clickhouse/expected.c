@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * expected.c
- *	  Are the generations there that should be?
+ *	  Is there what should be, and what should not?
  *
  * One look at the marks in the database.  A view counts as a trace of its
  * generation: who has dropped a table by hand has left it there, and it tells
@@ -38,7 +38,7 @@ find_generations(EtlConnection *connection, int n, EtlExpected *expected, EtlRes
 	appendStringInfoString(&sql, "SELECT name, engine, comment FROM system.tables WHERE database = ");
 	ch_put_literal(&sql, connection->database);
 	appendStringInfoString(&sql, " AND startsWith(comment, ");
-	ch_put_literal(&sql, psprintf("etl 1 %s/", connection->identity));
+	ch_put_literal(&sql, ch_mark_prefix(connection, InvalidOid));
 	appendStringInfoString(&sql, ") FORMAT RowBinary");
 	if (!ch_run(connection, CH_READ, sql.data, &rows, NULL, result))
 		return;
@@ -67,5 +67,55 @@ ch_find_generations(EtlConnection *connection, int n, EtlExpected *expected, Etl
 	MemoryContextReset(connection->scratch);
 	old = MemoryContextSwitchTo(connection->scratch);
 	find_generations(connection, n, expected, result);
+	MemoryContextSwitchTo(old);
+}
+
+/* ----------
+ * Strangers' names
+ * ----------
+ */
+
+static void
+find_names(EtlConnection *connection, int n, const char *const *names, bool *taken,
+		   EtlResult *result)
+{
+	StringInfoData sql;
+	ChRows		rows;
+
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "SELECT name FROM system.tables WHERE database = ");
+	ch_put_literal(&sql, connection->database);
+	appendStringInfoString(&sql, " AND NOT startsWith(comment, ");
+	ch_put_literal(&sql, ch_mark_prefix(connection, InvalidOid));
+	appendStringInfoString(&sql, ") AND name IN (");
+	for (int i = 0; i < n; i++)
+	{
+		if (i > 0)
+			appendStringInfoString(&sql, ", ");
+		ch_put_literal(&sql, names[i]);
+	}
+	appendStringInfoString(&sql, ") FORMAT RowBinary");
+	if (!ch_run(connection, CH_READ, sql.data, &rows, NULL, result))
+		return;
+	while (ch_rows_more(&rows))
+	{
+		char	   *name = ch_rows_string(&rows);
+
+		for (int i = 0; i < n; i++)
+			if (strcmp(names[i], name) == 0)
+				taken[i] = true;
+	}
+}
+
+void
+ch_find_names(EtlConnection *connection, int n, const char *const *names, bool *taken,
+			  EtlResult *result)
+{
+	MemoryContext old;
+
+	memset(result, 0, sizeof(*result));
+	MemoryContextReset(connection->scratch);
+	old = MemoryContextSwitchTo(connection->scratch);
+	find_names(connection, n, names, taken, result);
 	MemoryContextSwitchTo(old);
 }

@@ -26,8 +26,9 @@
 #include "destination/clickhouse/clickhouse.h"
 
 static MemoryContext
-enter(EtlConnection *connection, EtlResult *result)
+enter(EtlConnection *connection, Oid relid, EtlResult *result)
 {
+	connection->changing = relid;
 	memset(result, 0, sizeof(*result));
 	result->rejected = -1;
 	result->retry_after = -1;
@@ -125,7 +126,7 @@ look(EtlConnection *connection, const EtlTable *table, ChNames *names, List **fo
 void
 ch_begin_generation(EtlConnection *connection, EtlTable *table, EtlResult *result)
 {
-	MemoryContext old = enter(connection, result);
+	MemoryContext old = enter(connection, table->relid, result);
 	char	   *name = ch_staging_name(connection, table->relid, table->generation);
 	ChNames		names;
 	List	   *found;
@@ -153,7 +154,7 @@ ch_begin_generation(EtlConnection *connection, EtlTable *table, EtlResult *resul
 void
 ch_abandon_generation(EtlConnection *connection, EtlTable *table, EtlResult *result)
 {
-	MemoryContext old = enter(connection, result);
+	MemoryContext old = enter(connection, table->relid, result);
 	List	   *found;
 	ListCell   *lc;
 
@@ -278,7 +279,7 @@ publish(EtlConnection *connection, const EtlTable *table, EtlResult *result)
 void
 ch_publish_generation(EtlConnection *connection, EtlTable *table, EtlResult *result)
 {
-	MemoryContext old = enter(connection, result);
+	MemoryContext old = enter(connection, table->relid, result);
 
 	/* rows on their way to the old name would land in the older generation */
 	ch_send_wait(connection, table->relid);
@@ -339,7 +340,10 @@ read_end(EtlConnection *connection, ChPlace *place, EtlResult *result)
 	place->lsn = ch_rows_number(&rows, 8);
 	place->ordinal = ch_rows_number(&rows, 8);
 	place->skip = ch_rows_number(&rows, 8) > 0;
-	return !rows.broken;
+	if (ch_rows_done(&rows))
+		return true;
+	etl_result_set(result, ETL_RETRY, ERRCODE_FDW_ERROR, "the answer of ClickHouse is malformed");
+	return false;
 }
 
 /* Is "type" the type that is wanted, blanks aside? */
@@ -438,7 +442,7 @@ ch_place(EtlConnection *connection, const EtlTable *table, EtlResult *result)
 
 	if (place)
 		return place;
-	old = enter(connection, result);
+	old = enter(connection, table->relid, result);
 	ok = find_place(connection, table, &made, result);
 	MemoryContextSwitchTo(old);
 	if (!ok)
@@ -487,7 +491,7 @@ empty(EtlConnection *connection, const EtlTable *table, EtlResult *result)
 void
 ch_truncate(EtlConnection *connection, EtlTable *table, EtlResult *result)
 {
-	MemoryContext old = enter(connection, result);
+	MemoryContext old = enter(connection, table->relid, result);
 
 	ch_send_wait(connection, table->relid);
 	ch_forget_place(connection, table->relid, table->generation);
@@ -555,7 +559,7 @@ ch_read_columns(EtlConnection *connection, EtlTable *table, EtlResult *result)
 {
 	EtlTarget  *target = palloc0_object(EtlTarget);
 	MemoryContext into = CurrentMemoryContext;
-	MemoryContext old = enter(connection, result);
+	MemoryContext old = enter(connection, table->relid, result);
 
 	read_columns(connection, table, into, target, result);
 	MemoryContextSwitchTo(old);
@@ -565,7 +569,7 @@ ch_read_columns(EtlConnection *connection, EtlTable *table, EtlResult *result)
 void
 ch_drop_table(EtlConnection *connection, EtlTable *table, EtlResult *result)
 {
-	MemoryContext old = enter(connection, result);
+	MemoryContext old = enter(connection, table->relid, result);
 	List	   *found;
 	ListCell   *lc;
 
@@ -576,6 +580,26 @@ ch_drop_table(EtlConnection *connection, EtlTable *table, EtlResult *result)
 			ChFound    *other = lfirst(lc);
 
 			if (result->status == ETL_DONE && other->ours && other->mark.relid == table->relid)
+				(void) ch_drop(connection, other->name, is_view(other), result);
+		}
+	}
+	MemoryContextSwitchTo(old);
+}
+
+void
+ch_drop_all(EtlConnection *connection, EtlResult *result)
+{
+	MemoryContext old = enter(connection, InvalidOid, result);
+	List	   *found;
+	ListCell   *lc;
+
+	if (ch_find(connection, InvalidOid, NULL, 0, &found, result))
+	{
+		foreach(lc, found)
+		{
+			ChFound    *other = lfirst(lc);
+
+			if (result->status == ETL_DONE && other->ours)
 				(void) ch_drop(connection, other->name, is_view(other), result);
 		}
 	}

@@ -229,13 +229,15 @@ ch_mark(const EtlConnection *connection, Oid relid, uint32 generation, XLogRecPt
 char *
 ch_mark_prefix(const EtlConnection *connection, Oid relid)
 {
+	if (!OidIsValid(relid))
+		return psprintf("etl 1 %s/", connection->identity);
 	return psprintf("etl 1 %s/%u/", connection->identity, relid);
 }
 
 bool
 ch_mark_parse(const EtlConnection *connection, const char *comment, ChMark *mark)
 {
-	char	   *prefix = psprintf("etl 1 %s/", connection->identity);
+	char	   *prefix = ch_mark_prefix(connection, InvalidOid);
 	size_t		len = strlen(prefix);
 
 	return strncmp(comment, prefix, len) == 0 &&

@@ -1,0 +1,426 @@
+"""What ClickHouse, its users and its network do to a pipeline, and what is left of it."""
+
+import random
+import uuid
+
+import pytest
+
+pytest.importorskip("chdb")
+
+from harness.clickhouse import ClickHouse, exception, exception_in_body, exception_without_tag  # noqa: E402
+from harness.clickhouse_equal import assert_current, assert_log  # noqa: E402
+from harness.pipeline import clickhouse, drop, quoted  # noqa: E402
+from harness.wait import wait_until  # noqa: E402
+
+FAST = {"max_batch_delay": "20ms", "retry_delay": "50ms", "max_retry_delay": "500ms", "auth_retry_delay": "200ms"}
+ENGINES = {"replacing_merge_tree": assert_current, "merge_tree": assert_log}
+
+
+@pytest.fixture(scope="module")
+def ch():
+    with ClickHouse() as made:
+        yield made
+
+
+@pytest.fixture
+def lake(ch):
+    name = "lake_" + uuid.uuid4().hex[:8]
+    ch.create_database(name)
+    yield name
+    ch.proxy.plan()
+    ch.release()
+    ch.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def start(server, db, ch, lake):
+    """start("t") makes table t (id, v) with rows, publication and pipeline."""
+    def make(*tables, rows=20, options=None, **kwargs):
+        for name in tables:
+            server.sql(f"CREATE TABLE {name} (id int PRIMARY KEY, v text); INSERT INTO {name} SELECT g, 'x' FROM generate_series(1, {rows}) g", db=db)
+        server.sql(f"CREATE PUBLICATION pub FOR TABLE {', '.join(tables)}", db=db)
+        return clickhouse(server, db, ch, lake, options_={**FAST, **(options or {})}, **kwargs)
+
+    return make
+
+
+def parked(server, db, table, name="p"):
+    return wait_until(lambda: (t := server.tables(name, db).get(table)) and t["state"] == "errored" and t["error"] and t,
+                      30, f"{table} is parked")
+
+
+def problem(server, db, text):
+    return wait_until(lambda: text in (server.status("p", db)["problem"] or "") and server.status("p", db), 30, f"the problem is {text}")
+
+
+def ours(ch, lake):
+    return [name for name in ch.tables(lake) if name.startswith("_etl_")]
+
+
+# -- several pipelines, one database ------------------------------------------------
+
+
+def test_two_pipelines_share_a_database(server, db, ch, lake, start):
+    """Each drops what is its own."""
+    start("t")
+    server.sql("CREATE TABLE u (id int PRIMARY KEY, v text); INSERT INTO u VALUES (1, 'u'); CREATE PUBLICATION other FOR TABLE u", db=db)
+    clickhouse(server, db, ch, lake, "q", "other", options_=FAST)
+    server.wait_for("p", db)
+    server.wait_for("q", db)
+    server.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
+    wait_until(lambda: server.status("p", db) is None, 20, "gone")
+    assert sorted(ch.tables(lake)) == ["public_u", "public_u_current"]
+    server.sql("INSERT INTO u VALUES (2, 'u')", db=db)
+    server.wait_for("q", db)
+    assert_current(server, db, ch, lake, "public.u")
+
+
+def test_two_pipelines_want_one_table(server, db, ch, lake, start):
+    """The second is told before its start, parks it at run time, and has it under another name or after the first."""
+    start("t")
+    server.wait_for("p", db)
+    clickhouse(server, db, ch, lake, "q", options_=FAST, start=False)
+    found = server.sql("SELECT target, message, hint FROM etl.validate_pipeline('q') WHERE check_name = 'destination_table_exists' AND severity = 'error'", db=db)
+    assert [f[:2] for f in found] == [("public.t", f'"{n}" exists at the destination, and is not this pipeline\'s') for n in ("public_t", "public_t_current")]
+    assert all("destination_table" in f[2] for f in found)
+    assert server.sql("SELECT * FROM etl.validate_pipeline('p') WHERE severity = 'error'", db=db) == []
+    server.sql("SELECT etl.start_pipeline('q')", db=db)
+    table = parked(server, db, "public.t", "q")
+    assert "belongs to another table or pipeline" in table["error"] and "destination_table" in table["hint"], table
+    server.sql("INSERT INTO t VALUES (100, 'a')", db=db)
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, "public.t")
+
+    server.sql("SELECT etl.alter_table('q', 't', '{\"destination_table\": \"mine\"}'); SELECT etl.retry_table('q')", db=db)
+    assert server.sql("SELECT * FROM etl.validate_pipeline('q') WHERE severity = 'error'", db=db) == []
+    server.wait_for("q", db)
+    assert_current(server, db, ch, lake, "public.t", target="mine_current")
+    server.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
+    wait_until(lambda: server.status("p", db) is None, 20, "gone")
+    server.sql("SELECT etl.alter_table('q', 't', '{\"destination_table\": null}'); SELECT etl.resync_table('q', 't')", db=db)
+    server.wait_for("q", db)
+    assert_current(server, db, ch, lake, "public.t")
+    assert sorted(ch.tables(lake)) == ["public_t", "public_t_current"]
+    drop(server, db, "q")
+
+
+def test_tables_of_the_publication_that_left_it_are_dropped_too(server, db, ch, lake, start):
+    start("t", "u")
+    server.wait_for("p", db)
+    server.sql("ALTER PUBLICATION pub DROP TABLE u; INSERT INTO t VALUES (100, 'a')", db=db)
+    server.wait_for("p", db)
+    assert "public_u" in ch.tables(lake)
+    server.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
+    wait_until(lambda: server.status("p", db) is None, 20, "gone")
+    assert ch.tables(lake) == {}
+
+
+# -- users at ClickHouse -------------------------------------------------------------
+
+
+def test_a_column_of_a_users_own_does_no_harm(server, db, ch, lake, start):
+    start("t")
+    server.wait_for("p", db)
+    ch.execute(f"ALTER TABLE {lake}.public_t ADD COLUMN mine String DEFAULT 'm'")
+    server.sql("INSERT INTO t VALUES (100, 'a'); UPDATE t SET v = 'b' WHERE id = 3; TRUNCATE t; INSERT INTO t VALUES (1, 'c')", db=db)
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, "public.t")
+
+
+@pytest.mark.parametrize("alter", ["MODIFY COLUMN v Nullable(Int32)", "MODIFY COLUMN v String", "RENAME COLUMN v TO w", "MODIFY COLUMN _etl_deleted UInt16"])
+def test_columns_altered_by_a_user_park_the_table(server, db, ch, lake, start, alter):
+    start("t", "u")
+    server.wait_for("p", db)
+    ch.execute(f"ALTER TABLE {lake}.public_t DELETE WHERE 1", mutations_sync=2)
+    try:
+        ch.execute(f"ALTER TABLE {lake}.public_t {alter}", mutations_sync=2)
+    except Exception as error:
+        pytest.skip(str(error))
+    server.sql("INSERT INTO t SELECT g, 'geheim' FROM generate_series(100, 200) g; INSERT INTO u VALUES (100, 'a')", db=db)
+    table = parked(server, db, "public.t")
+    assert "geheim" not in table["error"] and "retry_table" in table["hint"], table
+    assert server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
+    assert_current(server, db, ch, lake, "public.u")
+    server.sql("SELECT etl.retry_table('p')", db=db)
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, ["public.t", "public.u"])
+
+
+def test_a_mark_that_a_user_took_away(server, db, ch, lake, start):
+    """What has no mark is a stranger's, whatever it was before."""
+    start("t")
+    server.wait_for("p", db)
+    ch.execute(f"ALTER TABLE {lake}.public_t MODIFY COMMENT 'mine now'")
+    server.sql("SELECT etl.resync_table('p', 't')", db=db)
+    assert "if_exists" in parked(server, db, "public.t")["hint"]
+    assert ch.value(f"SELECT count() FROM {lake}.public_t") == 20
+    server.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
+    wait_until(lambda: server.status("p", db) is None, 20, "gone")
+    assert list(ch.tables(lake)) == ["public_t"]
+
+
+def test_a_table_renamed_by_a_user(server, db, ch, lake, start):
+    """It is known by its mark: a start finds it, and a new copy takes the right name."""
+    start("t", "u")
+    server.wait_for("p", db)
+    ch.execute(f"RENAME TABLE {lake}.public_t TO {lake}.elsewhere")
+    server.sql("INSERT INTO t VALUES (100, 'a')", db=db)
+    server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
+    server.sql("SELECT etl.resync_table('p', 't')", db=db)
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, ["public.t", "public.u"])
+    assert sorted(ch.tables(lake)) == ["public_t", "public_t_current", "public_u", "public_u_current"]
+
+
+def test_a_view_over_our_tables_survives_a_resync(server, db, ch, lake, start):
+    start("t")
+    server.wait_for("p", db)
+    ch.execute(f"CREATE VIEW {lake}.report AS SELECT count() AS c FROM {lake}.public_t_current")
+    server.sql("SELECT etl.resync_table('p', 't'); INSERT INTO t VALUES (100, 'a')", db=db)
+    server.wait_for("p", db)
+    assert ch.value(f"SELECT c FROM {lake}.report") == 21
+
+
+# -- names and options ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["la`ke'\\x", "with space; größe--%"])
+def test_names_of_databases(server, db, ch, lake, start, name):
+    name = lake[-4:] + name
+    written = "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+    ch.execute(f"CREATE DATABASE {written}")
+    try:
+        server.sql("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'); CREATE PUBLICATION pub FOR TABLE t", db=db)
+        clickhouse(server, db, ch, name, options_=FAST)
+        server.wait_for("p", db)
+        server.sql("INSERT INTO t VALUES (2, 'b'); TRUNCATE t; INSERT INTO t VALUES (3, 'c')", db=db)
+        server.wait_for("p", db)
+        assert ch.query(f"SELECT id, v FROM {written}.public_t_current") == [(3, "c")]
+    finally:
+        ch.execute(f"DROP DATABASE {written}")
+
+
+@pytest.mark.parametrize("name", ["_etl_sync_x", ""])
+def test_names_that_no_table_may_have(server, db, ch, lake, start, name):
+    start("t", start=False)
+    with pytest.raises(Exception, match="destination_table"):
+        server.sql("SELECT etl.alter_table('p', 't', %s::jsonb)", ('{"destination_table": "' + name + '"}',), db)
+
+
+def test_a_name_that_is_too_long(server, db, ch, lake, start):
+    start("t", "u", start=False)
+    server.sql("SELECT etl.alter_table('p', 't', %s::jsonb)", ('{"destination_table": "' + "x" * 300 + '"}',), db)
+    server.sql("SELECT etl.start_pipeline('p')", db=db)
+    assert "destination_table" in parked(server, db, "public.t")["hint"]
+    assert server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
+    assert_current(server, db, ch, lake, "public.u")
+
+
+@pytest.mark.parametrize("options", ['{"table_settings": "nosuch = 1"}', '{"table_settings": "index_granularity ="}', '{"partition_by": "nosuch"}',
+                                     '{"partition_by": "id %"}', '{"table_settings": "index_granularity = 0"}'])
+def test_options_that_the_engine_refuses(server, db, ch, lake, start, options):
+    """The table's trouble, and the hint speaks of its options; nothing is left of it."""
+    start("t", "u", start=False)
+    server.sql("SELECT etl.alter_table('p', 't', %s::jsonb); SELECT etl.start_pipeline('p')".replace("%s", quoted(options)), db=db)
+    table = parked(server, db, "public.t")
+    assert "ClickHouse reports error" in table["error"] and "option" in table["hint"], table
+    assert server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
+    assert_current(server, db, ch, lake, "public.u")
+    server.sql("SELECT etl.alter_table('p', 't', '{\"table_settings\": null, \"partition_by\": null}'); SELECT etl.retry_table('p')", db=db)
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, ["public.t", "public.u"])
+
+
+# -- errors ---------------------------------------------------------------------------
+
+PASS = [(159, "TIMEOUT_EXCEEDED", 408), (201, "QUOTA_EXCEEDED", 500), (202, "TOO_MANY_SIMULTANEOUS_QUERIES", 500), (210, "NETWORK_ERROR", 500),
+        (243, "NOT_ENOUGH_SPACE", 500), (75, "CANNOT_WRITE_TO_FILE_DESCRIPTOR", 500), (173, "CANNOT_ALLOCATE_MEMORY", 500),
+        (473, "DEADLOCK_AVOIDED", 500), (999, "KEEPER_EXCEPTION", 500), (745, "SERVER_OVERLOADED", 503), (439, "CANNOT_SCHEDULE_TASK", 503)]
+REFUSE = [(164, "READONLY", 500), (452, "SETTING_CONSTRAINT_VIOLATION", 500), (512, "SET_NON_GRANTED_ROLE", 403), (511, "UNKNOWN_ROLE", 404),
+          (497, "ACCESS_DENIED", 403), (291, "DATABASE_ACCESS_DENIED", 403), (195, "IP_ADDRESS_NOT_ALLOWED", 403)]
+
+
+@pytest.mark.parametrize("code, name, status", PASS, ids=[c[1] for c in PASS])
+def test_what_passes(server, db, ch, lake, start, code, name, status):
+    """Whatever is asked for when it comes."""
+    ch.proxy.plan(*[exception(code, name, status, contains=where, count=2)
+                    for where in ("INSERT", "CREATE TABLE", "RENAME TABLE", "CREATE OR REPLACE VIEW", "SELECT name")])
+    start("t", "u")
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, ["public.t", "public.u"])
+    assert set(t["generation"] for t in server.tables("p", db).values()) == {1}
+    assert ours(ch, lake) == []
+
+
+@pytest.mark.parametrize("where", ["INSERT", "CREATE TABLE", "EXCHANGE"])
+def test_what_is_refused_is_nobodys_row(server, db, ch, lake, start, where):
+    start("t", "u")
+    server.wait_for("p", db)
+    for code, name, status in REFUSE:
+        ch.proxy.plan(exception(code, name, status, contains=where, count=None))
+        server.sql("SELECT etl.resync_table('p', 't'); INSERT INTO u SELECT max(id) + 1, 'a' FROM u", db=db)
+        wait_until(lambda: f"error {code}" in (server.status("p", db)["last_error"] or ""), 30, "told")
+        status = server.status("p", db)
+        assert status["tables_parked"] == 0 and not status["healthy"], status
+        ch.proxy.plan()
+        server.wait_for("p", db)
+        assert_current(server, db, ch, lake, ["public.t", "public.u"])
+        assert ours(ch, lake) == []
+
+
+def test_trouble_of_one_table_is_shown_as_long_as_it_lasts(server, db, ch, lake, start):
+    """Another table's success does not end it."""
+    start("t", "u")
+    server.wait_for("p", db)
+    ch.proxy.plan(exception(497, "ACCESS_DENIED", 403, contains=f"{lake}`.`public_t`", count=None),
+                  exception(497, "ACCESS_DENIED", 403, contains=f"{lake}`.`public_u`", count=3))
+    server.sql("INSERT INTO t VALUES (100, 'a'); INSERT INTO u VALUES (100, 'a')", db=db)
+    wait_until(lambda: server.tables("p", db)["public.u"]["inserts"] == 1, 30, "the one goes on")
+    for _ in range(3):
+        server.sql("INSERT INTO u SELECT max(id) + 1, 'b' FROM u", db=db)
+        before = server.tables("p", db)["public.u"]["inserts"]
+        wait_until(lambda: server.tables("p", db)["public.u"]["inserts"] > before or before == 4, 30, "and on")
+        status = server.status("p", db)
+        assert not status["healthy"] and status["state"] == "retrying" and "497" in status["problem"], status
+    ch.proxy.plan()
+    wait_until(lambda: (s := server.status("p", db))["healthy"] and s["state"] == "replicating", 30, "healthy")
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, ["public.t", "public.u"])
+
+
+@pytest.mark.parametrize("fault", [exception_in_body, exception_without_tag])
+def test_an_exception_inside_an_answer_of_200(server, db, ch, lake, start, fault):
+    """To anything: no success, and no data."""
+    start("t", options={"engine": "merge_tree", "on_truncate": "apply"}, start=False)
+    ch.proxy.plan(*[fault(241, "MEMORY_LIMIT_EXCEEDED", contains=where, count=2)
+                    for where in ("SELECT version", "SELECT name", "SELECT tupleElement", "KILL QUERY", "CREATE TABLE", "RENAME TABLE", "EXCHANGE", "DROP TABLE")])
+    server.sql("SELECT etl.start_pipeline('p')", db=db)
+    server.wait_for("p", db)
+    server.sql("INSERT INTO t SELECT g, 'y' FROM generate_series(100, 200) g", db=db)
+    server.wait_for("p", db)
+    assert_log(server, db, ch, lake, "public.t")
+    server.sql("TRUNCATE t; INSERT INTO t VALUES (1, 'z')", db=db)
+    server.wait_for("p", db)
+    assert ch.query(f"SELECT id, v FROM {lake}.public_t") == [(1, "z")]
+
+
+@pytest.mark.parametrize("action", ["half", "garbage", "empty", "reset", "lost", "endless_headers"])
+@pytest.mark.parametrize("apply", [False, True], ids=["before", "after"])
+def test_answers_that_are_cut(server, db, ch, lake, start, action, apply):
+    faults = [{"action": action, "contains": where, "count": 2, "apply": apply}
+              for where in ("SELECT", "KILL", "CREATE", "RENAME", "EXCHANGE", "DROP", "INSERT")]
+    ch.proxy.plan(*faults)
+    start("t", "u")
+    server.wait_for("p", db)
+    ch.proxy.plan(*faults)
+    server.sql("INSERT INTO t VALUES (100, 'a'); TRUNCATE u; INSERT INTO u VALUES (1, 'b'); SELECT etl.resync_table('p', 't')", db=db)
+    server.wait_for("p", db)
+    server.sql("UPDATE t SET v = 'c'; TRUNCATE u; INSERT INTO u VALUES (2, 'b')", db=db)
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, ["public.t", "public.u"])
+    assert ours(ch, lake) == []
+
+
+# -- slow, or gone in the middle ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_engine_dies_in_the_middle_of_a_copy(server, db, ch, lake, start, engine, when):
+    ch.hold("INSERT", when=when, skip=1)
+    start("t", "u", rows=20000, options={"engine": engine, "max_batch_size": "64kB"})
+    ch.wait_held()
+    ch.kill9()
+    server.sql("INSERT INTO t VALUES (0, 'a')", db=db)
+    ch.start()
+    server.wait_for("p", db)
+    ENGINES[engine](server, db, ch, lake, ["public.t", "public.u"])
+    assert ours(ch, lake) == []
+
+
+def test_a_table_whose_statements_hang_keeps_no_other(server, db, ch, lake, start):
+    """TRUNCATE of one table waits for a lock at ClickHouse; another's rows go on."""
+    start("t", "u", request_timeout="500ms")
+    server.wait_for("p", db)
+    ch.hold("CREATE TABLE", count=1)
+    server.sql("TRUNCATE t; INSERT INTO t VALUES (1, 'after')", db=db)
+    ch.wait_held()
+    server.sql("INSERT INTO u VALUES (100, 'a')", db=db)
+    wait_until(lambda: server.tables("p", db)["public.u"]["inserts"] == 1, 30, "the other goes on")
+    wait_until(lambda: "still works on" in (server.status("p", db)["last_error"] or ""), 10, "it is waited for")
+    assert len(ch.statements("CREATE TABLE")) == 2 or len([r for r in ch.running() if "CREATE" in r["query"]]) == 1
+    ch.release()
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, ["public.t", "public.u"])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_late_insert_comes_to_life_nowhere(server, db, ch, lake, start, engine):
+    """What was given up, or sent again, arrives after a truncate and after a resync."""
+    start("t", options={"engine": engine})
+    server.wait_for("p", db)
+    ch.proxy.plan({"action": "later", "contains": "INSERT", "seconds": 1000})
+    server.sql("INSERT INTO t VALUES (100, 'late')", db=db)
+    server.wait_for("p", db)
+    server.sql("DELETE FROM t WHERE id = 100" if engine == "replacing_merge_tree" else "UPDATE t SET v = 'b' WHERE id = 100", db=db)
+    server.wait_for("p", db)
+    ch.proxy.release()
+    ENGINES[engine](server, db, ch, lake, "public.t")
+    ch.proxy.plan({"action": "later", "contains": "INSERT", "seconds": 1000})
+    server.sql("INSERT INTO t VALUES (101, 'late')", db=db)
+    server.wait_for("p", db)
+    if engine == "replacing_merge_tree":
+        server.sql("TRUNCATE t", db=db)
+        server.wait_for("p", db)
+    server.sql("SELECT etl.resync_table('p', 't')", db=db)
+    server.wait_for("p", db)
+    ch.proxy.release()
+    ENGINES[engine](server, db, ch, lake, "public.t")
+
+
+# -- the end -------------------------------------------------------------------------------
+
+
+def test_drop_pipeline_while_clickhouse_is_down(server, db, ch, lake, start):
+    """It waits, says so, and is done when it is up; or goes without the destination."""
+    start("t")
+    server.wait_for("p", db)
+    ch.proxy.plan({"action": "reset", "count": None})
+    server.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
+    wait_until(lambda: (s := server.status("p", db))["state"] == "dropping" and s["last_error"] and s["next_retry_time"], 20, "dropping")
+    ch.proxy.plan()
+    wait_until(lambda: server.status("p", db) is None, 30, "gone")
+    assert ch.tables(lake) == {}
+
+
+def test_drop_pipeline_by_force_while_clickhouse_is_down(server, db, ch, lake, start):
+    start("t")
+    server.wait_for("p", db)
+    ch.proxy.plan({"action": "reset", "count": None})
+    server.sql("SELECT etl.drop_pipeline('p', drop_tables => true)", db=db)
+    wait_until(lambda: server.status("p", db)["last_error"], 20, "trouble")
+    server.sql("SELECT etl.drop_pipeline('p', force => true)", db=db)
+    wait_until(lambda: server.status("p", db) is None, 10, "gone")
+    wait_until(lambda: server.value("SELECT count(*) FROM pg_replication_slots WHERE database = %s", (db,)) == 0, 10, "no slot")
+    assert sorted(ch.tables(lake)) == ["public_t", "public_t_current"]
+
+
+def test_any_statement_may_fail_anywhere(server, db, ch, lake, start):
+    """Random faults before and after any statement, while tables are emptied, copied again, changed."""
+    seed = int(__import__("os").environ.get("ETL_SEED") or random.randrange(10 ** 6))
+    print("seed", seed)
+    rng = random.Random(seed)
+    start("t", "u")
+    server.wait_for("p", db)
+    for _ in range(12):
+        ch.proxy.plan(*[{"action": rng.choice(["lost", "reset", "half", "status"]), "contains": rng.choice(["CREATE", "EXCHANGE", "DROP", "RENAME", "INSERT", "SELECT", "KILL"]),
+                         "skip": rng.randrange(3), "apply": rng.random() < 0.5, "status": rng.choice([500, 503, 502])} for _ in range(4)])
+        for _ in range(3):
+            table = rng.choice("tu")
+            server.sql(rng.choice(["TRUNCATE {0}", "INSERT INTO {0} SELECT g, 'n' FROM generate_series(1, 30) g ON CONFLICT (id) DO UPDATE SET v = {0}.v || 'x'",
+                                   "DELETE FROM {0} WHERE id % 3 = 0", "SELECT etl.resync_table('p', '{0}')",
+                                   "TRUNCATE t, u; INSERT INTO {0} VALUES (1, 'after')"]).format(table), db=db)
+    ch.proxy.plan()
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, ["public.t", "public.u"])
+    assert ours(ch, lake) == [] and server.status("p", db)["tables_parked"] == 0
