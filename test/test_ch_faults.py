@@ -127,15 +127,12 @@ def test_a_column_of_a_users_own_does_no_harm(server, db, ch, lake, start):
     assert_current(server, db, ch, lake, "public.t")
 
 
-@pytest.mark.parametrize("alter", ["MODIFY COLUMN v Nullable(Int32)", "MODIFY COLUMN v String", "RENAME COLUMN v TO w", "MODIFY COLUMN _etl_deleted UInt16"])
+@pytest.mark.parametrize("alter", ["MODIFY COLUMN v Nullable(Int32)", "RENAME COLUMN v TO w"])
 def test_columns_altered_by_a_user_park_the_table(server, db, ch, lake, start, alter):
     start("t", "u")
     server.wait_for("p", db)
     ch.execute(f"ALTER TABLE {lake}.public_t DELETE WHERE 1", mutations_sync=2)
-    try:
-        ch.execute(f"ALTER TABLE {lake}.public_t {alter}", mutations_sync=2)
-    except Exception as error:
-        pytest.skip(str(error))
+    ch.execute(f"ALTER TABLE {lake}.public_t {alter}", mutations_sync=2)
     server.sql("INSERT INTO t SELECT g, 'geheim' FROM generate_series(100, 200) g; INSERT INTO u VALUES (100, 'a')", db=db)
     table = parked(server, db, "public.t")
     assert "geheim" not in table["error"] and "retry_table" in table["hint"], table
