@@ -165,7 +165,6 @@ def test_what_does_not_change_the_looks_copies_nothing(server, db, ch, lake, sta
     server.sql(TABLE, db=db)
     start("t")
     server.wait_for("p", db)
-    alter(server, db, "n", '{"value_policy": "null"}')
     alter(server, db, "n", '{"value_policy": "clamp"}')
     # named as it is named anyway
     alter(server, db, "d", '{"value_policy": "error"}')

@@ -44,14 +44,14 @@ def read(tmp_path):
     return read
 
 
-def encode(pg, query, types):
-    return bytes(pg.execute("SELECT etl_test.rowbinary(%s, %s)", (query, types)).fetchone()[0])
+def encode(pg, query, types, policy="error"):
+    return bytes(pg.execute("SELECT etl_test.rowbinary(%s, %s, %s)", (query, types, policy)).fetchone()[0])
 
 
-def refused(pg, query, types):
+def refused(pg, query, types, policy="error"):
     """SQLSTATE with which a value is refused."""
     with pytest.raises(psycopg.Error) as caught:
-        encode(pg, query, types)
+        encode(pg, query, types, policy)
     return caught.value.sqlstate, str(caught.value).splitlines()[0]
 
 
@@ -117,7 +117,6 @@ CASES = [
     ("bit(3)", "String", ["101"], same),
     ("point", "String", ["(1,2)"], same),
     ("int4range", "String", ["[1,5)"], same),
-    ("integer[]", "String", ["{1,NULL,3}", "[-1:1]={7,8,9}"], same),
     ("pg_lsn", "String", ["16/B374D848"], same),
     ("regclass", "String", ["pg_class"], same),
     ("tsvector", "String", ["'a':1 'b':2"], same),
@@ -170,8 +169,8 @@ def test_enums_and_domains(pg, read):
     rows = read(encode(pg, "TABLE e", types), types)
     pg.execute("DROP TABLE e; DROP DOMAIN moods, domdom, dom; DROP TYPE mood")
     assert types == ["LowCardinality(String)", "LowCardinality(Nullable(String))", "Nullable(Decimal(6, 3))",
-                     "LowCardinality(Nullable(String))", "Nullable(String)"]
-    assert rows == [["sad", "glad", "12.5", "sad", "{sad,glad}"], ["glad", None, None, None, None]]
+                     "LowCardinality(Nullable(String))", "Array(LowCardinality(Nullable(String)))"]
+    assert rows == [["sad", "glad", "12.5", "sad", "['sad','glad']"], ["glad", None, None, None, "[]"]]
 
 
 def test_null_without_nullable_is_the_zero(pg, read):
@@ -269,9 +268,132 @@ def test_text_of_another_server_encoding_becomes_utf8(server, read):
             query = "SELECT chr(233)::text, chr(233)::name, ARRAY[chr(233)], '\\xe9'::bytea, repeat(chr(233), 200)"
             data = encode(pg, query, ["String"] * 5)
         assert read(data, ["String"] * 5, ["c0", "c1", "c2", "hex(c3)", "c4"]) == [
-            ["\u00e9", "\u00e9", "{\u00e9}", "E9", "\u00e9" * 200]]
+            ["\u00e9", "\u00e9", '["\u00e9"]', "E9", "\u00e9" * 200]]
     finally:
         server.drop_database("latin")
+
+
+ARRAYS = [
+    ("'{1,NULL,-2147483648}'::int[]", "Array(Nullable(Int32))", "[1,NULL,-2147483648]"),
+    ("'{}'::int[]", "Array(Nullable(Int32))", "[]"),
+    ("'{}'::int[]", "Array(Array(Nullable(Int32)))", "[]"),
+    ("'{{1,2},{3,NULL}}'::int[]", "Array(Array(Nullable(Int32)))", "[[1,2],[3,NULL]]"),
+    ("'{{{1},{2}},{{3},{4}}}'::int[]", "Array(Array(Array(Nullable(Int32))))", "[[[1],[2]],[[3],[4]]]"),
+    ("'{1,2}'::int[]", "Array(Int64)", "[1,2]"),
+    ("'{a,NULL,\"NULL\",\"\",\"b,{}\"}'::text[]", "Array(Nullable(String))", "['a',NULL,'NULL','','b,{}']"),
+    ("ARRAY[repeat('x', 300), NULL]", "Array(Nullable(String))", "['" + "x" * 300 + "',NULL]"),
+    ("'{t,f,NULL}'::bool[]", "Array(Nullable(Bool))", "[true,false,NULL]"),
+    ("'{1.5,NULL,NaN,-Infinity}'::float8[]", "Array(Nullable(Float64))", "[1.5,NULL,nan,-inf]"),
+    ("'{12.30,-0.01}'::numeric(9,2)[]", "Array(Nullable(Decimal(9, 2)))", "[12.3,-0.01]"),
+    ("'{2026-11-30,NULL}'::date[]", "Array(Nullable(Date32))", "['2026-11-30',NULL]"),
+    ("'{00000000-0000-0000-0000-000000000001}'::uuid[]", "Array(UUID)", "['00000000-0000-0000-0000-000000000001']"),
+    ("'1 2 -3'::int2vector", "Array(Nullable(Int16))", "[1,2,-3]"),
+    ("'1 4294967295'::oidvector", "Array(Nullable(UInt32))", "[1,4294967295]"),
+    ("ARRAY['1 year'::interval]", "Array(Nullable(String))", "['P1Y']"),
+    ("ARRAY['{\"a\" : 1}'::json, NULL]", "Array(Nullable(String))", "['{\"a\" : 1}',NULL]"),
+]
+
+
+@pytest.mark.parametrize("value,kind,shown", ARRAYS, ids=[v for v, _, _ in ARRAYS])
+def test_arrays(pg, read, value, kind, shown):
+    data = encode(pg, f"SELECT {value}, {value}, 7::int2", [kind, kind + " ", "Int16"])
+    assert read(data, [kind, kind, "UInt8", "Int16"]) == [[shown, shown, "0", "7"]]
+
+
+def test_null_arrays_have_a_companion(pg, read):
+    kind = "Array(Nullable(Int32))"
+    data = encode(pg, "VALUES (null::int[], null::int[]), ('{}', '{}'), ('{1}', '{1}')", [kind, kind + " "])
+    assert read(data, [kind, kind, "UInt8"]) == [["[]", "[]", "1"], ["[]", "[]", "0"], ["[1]", "[1]", "0"]]
+
+
+def test_arrays_as_they_lie_in_a_table(pg, read):
+    """Short, compressed and out of line, with elements of every alignment."""
+    pg.execute("CREATE TABLE lie (k int, c char, a int8[], t text[], b \"char\"[], d timestamptz[])")
+    pg.execute("INSERT INTO lie SELECT n, 'x', array_fill(7::int8, ARRAY[n]), array_fill(repeat('y', n), ARRAY[3]),"
+               " array_fill('z'::\"char\", ARRAY[n]), array_fill('2026-11-30 00:00+00'::timestamptz, ARRAY[n])"
+               " FROM unnest(ARRAY[1, 2, 15, 16, 200, 5000, 100000]) n")
+    types = ["Int32", "String", "Array(Nullable(Int64))", "Array(Nullable(String))", "Array(String)", "Array(DateTime64(6))"]
+    rows = read(encode(pg, "SELECT * FROM lie ORDER BY k", types), types,
+                ["c0", "length(c2)", "arraySum(arrayMap(x -> ifNull(x, 0), c2))", "length(c3[3])", "arrayUniq(c4)", "length(c4)", "uniqExact(c5[1]) OVER ()"])
+    pg.execute("DROP TABLE lie")
+    assert [[int(v) for v in row] for row in rows] == [
+        [n, n, 7 * n, n, 1, n, 1] for n in (1, 2, 15, 16, 200, 5000, 100000)]
+
+
+def test_what_has_a_structure_is_json(pg, read):
+    pg.execute("CREATE EXTENSION IF NOT EXISTS hstore; CREATE TYPE pair AS (a int, m money, b text); CREATE DOMAIN list AS int[]")
+    values = ["ROW(1, 1234.5::money, 'q\"')::pair", "'a=>NULL, \"k 2\"=>\"v\\\"x\"'::hstore", "'{{1,2},{3,NULL}}'::int[]",
+              "'[-1:1]={7,8,9}'::int[]", "ARRAY[1.5::numeric]", "'{1,2}'::list", "'{}'::list"]
+    rows = read(encode(pg, "SELECT " + ", ".join(values), ["String"] * 7), ["String"] * 7)
+    pg.execute("DROP DOMAIN list; DROP TYPE pair")
+    assert rows == [['{"a":1,"m":"1234.50","b":"q\\""}', '{"a":null,"k 2":"v\\"x"}', "[[1,2],[3,null]]",
+                     '"[-1:1]={7,8,9}"', '["1.5"]', "[1,2]", "[]"]]
+
+
+OTHER_ARRAYS = [
+    ("'{{1,2},{3,4}}'::int[]", "Array(Nullable(Int32))", "2202E"), ("'{1,2}'::int[]", "Array(Array(Nullable(Int32)))", "2202E"),
+    ("'[0:1]={1,2}'::int[]", "Array(Nullable(Int32))", "2202E"), ("'[2:3][5:5]={{1},{2}}'::int[]", "Array(Array(Int32))", "2202E"),
+    ("'{1,NULL}'::int[]", "Array(Int32)", "22004"), ("'{infinity}'::date[]", "Array(Nullable(Date32))", "22008"),
+    ("'{1}'::int[]", "Array(UUID)", "42846"), ("'{1}'::int[]", "Int32", "42846"), ("'{1}'::int[]", "Array(Array(UUID))", "42846"),
+]
+
+
+@pytest.mark.parametrize("value,kind,sqlstate", OTHER_ARRAYS, ids=[f"{v} {k}" for v, k, _ in OTHER_ARRAYS])
+def test_arrays_that_are_something_else(pg, value, kind, sqlstate):
+    state, message = refused(pg, f"SELECT {value} AS some_column", [kind])
+    assert state == sqlstate and "some_column" in message and kind in message
+
+
+# value, type, under clamp: what it becomes, or the SQLSTATE of what has nothing near
+CLAMPED = [
+    ("'1789-07-14'::date", "Date32", "1900-01-01"), ("'infinity'::date", "Date32", "2299-12-31"),
+    ("'-infinity'::date", "Date32", "1900-01-01"), ("'5874897-12-31'::date", "Date", "2149-06-06"),
+    ("'1969-12-31'::date", "Date", "1970-01-01"),
+    ("'0044-03-15 BC'::timestamp", "DateTime64(6, 'UTC')", "1900-01-01 00:00:00.000000"),
+    ("'infinity'::timestamptz", "DateTime64(6, 'UTC')", "2299-12-31 23:59:59.999999"),
+    ("'-infinity'::timestamptz", "DateTime64(9, 'UTC')", "1900-01-01 00:00:00.000000000"),
+    ("'infinity'::timestamptz", "DateTime64(9, 'UTC')", "2262-04-11 23:47:16.854775000"),
+    ("'2300-01-01'::timestamp", "DateTime64(1, 'UTC')", "2299-12-31 23:59:59.9"),
+    ("'2026-01-01 00:00:00.999999'::timestamp", "DateTime('UTC')", "2026-01-01 00:00:00"),
+    ("'1969-12-31 23:59:59.5'::timestamp", "DateTime64(0, 'UTC')", "1969-12-31 23:59:59"),
+    ("'infinity'::timestamp", "DateTime('UTC')", "2106-02-07 06:28:15"),
+    ("'Infinity'::numeric", "Decimal(9, 2)", "9999999.99"), ("'-Infinity'::numeric", "Decimal(76, 38)", "-" + "9" * 38 + "." + "9" * 38),
+    ("1e300", "Decimal(38, 0)", "9" * 38), ("-10000000.00", "Decimal(9, 2)", "-9999999.99"), ("1.005", "Decimal(9, 2)", "1.01"),
+    ("9999999.999", "Decimal(9, 2)", "9999999.99"), ("'NaN'::numeric", "Decimal(9, 2)", "22003"),
+    ("1000::int4", "Decimal(3, 0)", "999"), ("-1000::int4", "Decimal(5, 2)", "-999.99"), ("'1234.56'::money", "Decimal(5, 1)", "1234.6"),
+    ("256::numeric", "UInt8", "255"), ("-1::numeric", "UInt8", "0"), ("-129::numeric", "Int8", "-128"), ("0.5", "Int64", "1"),
+    ("128::numeric", "Int8", "127"), ("1e76", "Int256", str(2 ** 255 - 1)), ("-1e76", "Int256", str(-2 ** 255)), ("-0.4", "UInt8", "0"),
+    ("'NaN'::numeric", "Int64", "22003"), ("'Infinity'::numeric", "UInt64", str(2 ** 64 - 1)), ("'-Infinity'::numeric", "Int64", str(-2 ** 63)),
+    ("32768::int4", "Int16", "32767"), ("-1::int4", "UInt64", "0"), ("5000000000::int8", "UInt32", "4294967295"),
+    ("'18446744073709551615'::xid8", "Int64", str(2 ** 63 - 1)), ("'18446744073709551615'::xid8", "UInt32", str(2 ** 32 - 1)),
+    ("'abcd'::text", "FixedString(3)", "22001"), ("1::int4", "UUID", "42846"),
+    ("'[0:1]={1,2}'::int[]", "Array(Nullable(Int32))", "[1,2]"), ("'{{1}}'::int[]", "Array(Nullable(Int32))", "2202E"),
+    ("'{infinity,2026-11-30,NULL}'::date[]", "Array(Nullable(Date32))", "['2299-12-31','2026-11-30',NULL]"),
+    ("'[0:0]={-infinity}'::date[]", "Array(Nullable(Date32))", "['1900-01-01']"), ("'{NaN}'::numeric[]", "Array(Decimal(9, 2))", "22003"),
+]
+
+
+@pytest.mark.parametrize("value,kind,becomes", CLAMPED, ids=[f"{v} {k}" for v, k, _ in CLAMPED])
+def test_policies(pg, read, value, kind, becomes):
+    """Under clamp the nearest value or none, under null none; what a type holds is left alone by all."""
+    is_array = kind.startswith("Array")
+    nullable = kind + " " if is_array else f"Nullable({kind})"
+    if becomes in ("22001", "22003", "2202E", "42846"):
+        assert refused(pg, f"SELECT {value}", [kind], "clamp")[0] == becomes
+    else:
+        assert read(encode(pg, f"SELECT {value}, {value}", [kind, nullable], "clamp"),
+                    [kind, nullable] + ["UInt8"] * is_array)[0][:2] == [becomes] * 2
+    if becomes == "42846":
+        assert refused(pg, f"SELECT {value}", [nullable], "null")[0] == becomes
+        return
+    rows = read(encode(pg, f"SELECT {value}, 7::int2", [nullable, "Int16"], "null"), [nullable] + ["UInt8"] * is_array + ["Int16"])
+    elements = is_array and "infinity" in value and "[0" not in value
+    if elements:
+        assert rows == [["[NULL,'2026-11-30',NULL]", "0", "7"]]
+    elif is_array:
+        assert rows == [["[]", "1", "7"]]
+    else:
+        assert rows == [[None, "7"]]
 
 
 WIDTHS = [(9, 4), (18, 8), (38, 16), (76, 32)]

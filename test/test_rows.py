@@ -189,3 +189,18 @@ def test_large_answers_are_asked_for_in_parts(flow):
     flow.equal()
     seen = flow.log("id, big", order="cdc_ordinal, id")
     assert {len(big) for id, big in seen if id is not None and big is not None and id % 3 == 0} == {5, 6}
+
+
+def test_unchanged_arrays_come_with_what_says_whether_they_are_null(flow):
+    """An array and its companion at ClickHouse are one value: from an earlier row, the live one, ClickHouse itself."""
+    run = flow.start("CREATE TABLE t (id int PRIMARY KEY, n int, a int[], m date[], j int[]);"
+                     "ALTER TABLE t ALTER a SET STORAGE external, ALTER m SET STORAGE external;"
+                     "INSERT INTO t SELECT i, 0, array_fill(i, ARRAY[2000]), CASE WHEN i % 2 = 0 THEN array_fill('2020-01-01'::date, ARRAY[2000]) END, '{}'"
+                     " FROM generate_series(1, 6) i")
+    run("UPDATE t SET n = 1; UPDATE t SET n = 2; UPDATE t SET j = NULL, n = 3 WHERE id = 2")
+    flow.equal()
+    flow.behind("UPDATE t SET n = 4; UPDATE t SET a = NULL WHERE id = 1; UPDATE t SET m = '{}' WHERE id = 2; UPDATE t SET n = 5")
+    flow.equal()
+    seen = flow.log("id, n, length(a), a__is_null, length(m), m__is_null")
+    assert sorted(row for row in seen if row[0] > 2 and row[1] == 5) == [
+        (3, 5, 2000, 0, 0, 1), (4, 5, 2000, 0, 2000, 0), (5, 5, 2000, 0, 0, 1), (6, 5, 2000, 0, 2000, 0)]

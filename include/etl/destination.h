@@ -94,6 +94,14 @@ typedef struct EtlColumn
 	int16		primary_position;	/* 1.. place in the primary key, 0 */
 	bool		toastable;		/* can arrive as unchanged TOAST */
 	char		base_kind;		/* typtype of base_type: 'b', 'c', 'e', 'm', 'r' */
+
+	/* where base_type is an array: its elements, domains looked through */
+	Oid			element_type;	/* InvalidOid: no array */
+	int32		element_typmod;
+	char		element_kind;	/* typtype of element_type */
+	bool		nested;			/* element_type is an array (of a domain) */
+	int16		dimensions;		/* declared number, 1 if none is; PostgreSQL
+								 * holds nobody to it */
 } EtlColumn;
 
 typedef struct EtlShape
@@ -311,6 +319,8 @@ typedef struct EtlColumnPlan
 	const char *policy;			/* value_policy in force; NULL where every
 								 * value arrives as it is */
 	const char *note;			/* what else is worth knowing, or NULL */
+	const struct EtlColumnPlan *companion;	/* a further column behind it (name
+											 * and type), or NULL */
 } EtlColumnPlan;
 
 /* A value the destination cannot hold (returned by encode calls). */

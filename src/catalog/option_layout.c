@@ -9,8 +9,8 @@
  * that is there goes on receiving changes as it was made, while a new one is
  * copied; so nothing is ever sent in a form that its table has not.
  *
- * value_policy is one of them only as far as "text" goes, which makes another
- * type of the column: any other change of it is in force at once.
+ * value_policy is one of them only as far as "text" and "null" go, which make
+ * other types of columns: any other change of it is in force at once.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,7 +22,6 @@
 #include "catalog/options_private.h"
 
 #define POLICY	"value_policy"
-#define TEXT	"text"
 
 static bool
 is_layout(const EtlOptionDef *def)
@@ -36,10 +35,11 @@ is_policy(const EtlOptionDef *def)
 	return strcmp(def->name, POLICY) == 0;
 }
 
+/* Does a table look different under this policy? */
 static bool
-is_text(const char *value)
+is_telling(const char *policy)
 {
-	return value != NULL && strcmp(value, TEXT) == 0;
+	return policy != NULL && (strcmp(policy, "text") == 0 || strcmp(policy, "null") == 0);
 }
 
 /* ----------
@@ -80,9 +80,9 @@ to_push(const EtlOptions *options, const EtlOptionDef *def, const char *text, bo
 {
 	if (!is_layout(def) || text == NULL)
 		return NULL;
-	if (!normal || !is_policy(def) || is_text(text))
+	if (!normal || !is_policy(def) || is_telling(text))
 		return text;
-	return of_column && is_text(etl_option_text(options, POLICY)) ? "error" : NULL;
+	return of_column && is_telling(etl_option_text(options, POLICY)) ? "error" : NULL;
 }
 
 /* Is there an earlier value of the same column in the list? */
@@ -200,8 +200,8 @@ restore_table(EtlOptions *options, JsonbContainer *stored)
 		if (!is_layout(value->def))
 			continue;
 		text = member(stored, value->def->name);
-		if (is_policy(value->def) && !is_text(text) &&
-			!is_text(etl_option_text(options, POLICY)))
+		if (is_policy(value->def) && !is_telling(text) &&
+			!is_telling(etl_option_text(options, POLICY)))
 			continue;
 		value->text = text ? etl_option_parse_text(value->def, text, &value->number) : NULL;
 		value->source = text ? ETL_SOURCE_TABLE : ETL_SOURCE_DEFAULT;
@@ -223,7 +223,7 @@ find_column(const List *columns, const char *column, const EtlOptionDef *def)
 	return NULL;
 }
 
-/* An option of a column as the layout has it ("text"), or as it is now. */
+/* An option of a column as the layout has it, or as it is now. */
 static void
 restore_column(EtlOptions *options, const List *now, const char *column, const EtlOptionDef *def,
 			   const char *text)
@@ -231,7 +231,7 @@ restore_column(EtlOptions *options, const List *now, const char *column, const E
 	EtlColumnValue *current = find_column(now, column, def);
 	EtlColumnValue *value;
 
-	if (is_policy(def) && !is_text(text) && !(current && is_text(current->value.text)))
+	if (is_policy(def) && !is_telling(text) && !(current && is_telling(current->value.text)))
 	{
 		if (current && find_column(options->columns, column, def) == NULL)
 			options->columns = lappend(options->columns, current);

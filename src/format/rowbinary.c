@@ -20,104 +20,23 @@
 #include "access/detoast.h"
 #include "access/htup_details.h"
 #include "mb/pg_wchar.h"
-#include "port/pg_bswap.h"
 #include "utils/date.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
-#include "format/decimal.h"
 #include "format/rowbinary_codec.h"
+#include "format/rowbinary_put.h"
 
-/* Room that a NULL byte and the longest fixed value need. */
-#define FIXED_ROOM	(1 + ETL_DECIMAL_MAX_WIDTH)
-/* Longest LEB128 form of a uint32. */
-#define LENGTH_ROOM 5
+/* A buffer of this size is not kept. */
+#define LARGE_JSON	(1024 * 1024)
 
 /* Where output functions and decompression allocate; see take_scratch(). */
 static MemoryContext scratch = NULL;
 static bool scratch_used = false;
 
-/* Make room for "n" bytes and return where they go. */
-static inline char *
-reserve(StringInfo out, int n)
-{
-	if (unlikely(out->maxlen - out->len <= n))
-		enlargeStringInfo(out, n);
-	return out->data + out->len;
-}
-
-static inline void
-put_uint16(StringInfo out, uint16 value)
-{
-#ifdef WORDS_BIGENDIAN
-	value = pg_bswap16(value);
-#endif
-	memcpy(out->data + out->len, &value, sizeof(value));
-	out->len += sizeof(value);
-}
-
-static inline void
-put_uint32(StringInfo out, uint32 value)
-{
-#ifdef WORDS_BIGENDIAN
-	value = pg_bswap32(value);
-#endif
-	memcpy(out->data + out->len, &value, sizeof(value));
-	out->len += sizeof(value);
-}
-
-static inline void
-put_uint64(StringInfo out, uint64 value)
-{
-#ifdef WORDS_BIGENDIAN
-	value = pg_bswap64(value);
-#endif
-	memcpy(out->data + out->len, &value, sizeof(value));
-	out->len += sizeof(value);
-}
-
-static inline void
-put_string(StringInfo out, const char *data, uint32 len)
-{
-	char	   *p;
-	uint32		rest = len;
-
-	if (unlikely(len > MaxAllocSize - LENGTH_ROOM))
-		enlargeStringInfo(out, MaxAllocSize);	/* throws */
-	p = reserve(out, (int) len + LENGTH_ROOM);
-	while (rest >= 0x80)
-	{
-		*p++ = (char) (rest | 0x80);
-		rest >>= 7;
-	}
-	*p++ = (char) rest;
-	memcpy(p, data, len);
-	out->len = (p - out->data) + len;
-}
-
-/* The least significant "width" bytes of a sign-extended number. */
-static void
-put_wide(StringInfo out, int64 value, int width)
-{
-	switch (width)
-	{
-		case 1:
-			out->data[out->len++] = (char) value;
-			break;
-		case 2:
-			put_uint16(out, (uint16) value);
-			break;
-		case 4:
-			put_uint32(out, (uint32) value);
-			break;
-		default:
-			put_uint64(out, (uint64) value);
-			for (int i = 8; i < width; i += 8)
-				put_uint64(out, value < 0 ? PG_UINT64_MAX : 0);
-			break;
-	}
-}
+/* A value of the row was changed by policy. */
+static bool changed = false;
 
 /*
  * The scratch context, empty.  What it gave out stays valid until the next
@@ -237,8 +156,8 @@ put_money(StringInfo out, int64 value, int digits)
 	put_string(out, p, buffer + sizeof(buffer) - p);
 }
 
-static inline int64
-get_integer(const EtlRowBinaryCodec *codec, Datum value)
+int64
+etl_rowbinary_integer(const EtlRowBinaryCodec *codec, Datum value)
 {
 	switch (codec->source_width)
 	{
@@ -255,8 +174,8 @@ get_integer(const EtlRowBinaryCodec *codec, Datum value)
 	}
 }
 
-static pg_noinline bool
-refuse(const EtlRowBinaryCodec *codec, int sqlstate, const char *what,
+pg_noinline bool
+etl_rowbinary_refuse(const EtlRowBinaryCodec *codec, int sqlstate, const char *what,
 	   EtlValueError *error)
 {
 	error->attnum = codec->attnum;
@@ -271,16 +190,16 @@ refuse_range(const EtlRowBinaryCodec *codec, EtlValueError *error)
 {
 	bool		is_time = codec->action == RB_DATE_DAYS || codec->action == RB_TICKS;
 
-	return refuse(codec, is_time ? ERRCODE_DATETIME_FIELD_OVERFLOW :
-				  ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-				  "is outside the range of", error);
+	return etl_rowbinary_refuse(codec, is_time ? ERRCODE_DATETIME_FIELD_OVERFLOW :
+								ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+								"is outside the range of", error);
 }
 
 static bool
 refuse_inexact(const EtlRowBinaryCodec *codec, EtlValueError *error)
 {
-	return refuse(codec, ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-				  "has more fractional digits than", error);
+	return etl_rowbinary_refuse(codec, ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+								"has more fractional digits than", error);
 }
 
 static bool
@@ -332,8 +251,8 @@ put_fixed_string(const EtlRowBinaryCodec *codec, struct varlena *value,
 	int			len = VARSIZE_ANY_EXHDR(value);
 
 	if (len > codec->width)
-		return refuse(codec, ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
-					  "is too long for", error);
+		return etl_rowbinary_refuse(codec, ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
+									"is too long for", error);
 	(void) reserve(out, codec->width);
 	memcpy(out->data + out->len, VARDATA_ANY(value), len);
 	memset(out->data + out->len + len, 0, codec->width - len);
@@ -367,14 +286,61 @@ static void
 put_null(const EtlRowBinaryCodec *codec, StringInfo out)
 {
 	int			width = codec->nullable || codec->width == 0 ? 1 : codec->width;
-	char	   *p = reserve(out, width);
+	char	   *p = reserve(out, width + 1);
 
-	/* NULL; or the zero: so many bytes, or a string of no length */
+	/* NULL; or the zero: so many bytes, or nothing of which there may be many */
 	if (codec->nullable)
 		*p = 1;
 	else
 		memset(p, 0, width);
+	if (codec->companion)
+		p[width++] = 1;
 	out->len += width;
+}
+
+/* An integer that is not what the type holds as it is. */
+static bool
+put_integer(const EtlRowBinaryCodec *codec, Datum value, StringInfo out, EtlValueError *error)
+{
+	int64		number = etl_rowbinary_integer(codec, value);
+
+	if (codec->source_width == -8 && number < 0)
+	{
+		/* a large xid8 */
+		if (codec->width <= 8)
+			return refuse_range(codec, error);
+		put_uint64(out, (uint64) number);
+		memset(out->data + out->len, 0, codec->width - 8);
+		out->len += codec->width - 8;
+		return true;
+	}
+	if (number < codec->low || number > codec->high)
+		return refuse_range(codec, error);
+	put_wide(out, number, codec->width);
+	return true;
+}
+
+/* The value as webhooks get it. */
+static void
+put_json(EtlRowBinaryCodec *codec, Datum value, StringInfo out)
+{
+	static StringInfoData json;
+
+	if (json.data == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		initStringInfo(&json);
+		MemoryContextSwitchTo(old);
+	}
+	resetStringInfo(&json);
+	etl_json_value(codec->json, value, &json, NULL);
+	put_string(out, json.data, json.len);
+	if (json.maxlen > LARGE_JSON)
+	{
+		pfree(json.data);
+		json.data = NULL;
+	}
 }
 
 /* There is room for FIXED_ROOM bytes; the NULL byte is written. */
@@ -435,14 +401,10 @@ put_value(EtlRowBinaryCodec *codec, Datum value, StringInfo out,
 			put_output(codec, value, out);
 			return true;
 		case RB_INTEGER:
-			number = get_integer(codec, value);
-			if (number < codec->low || number > codec->high)
-				return refuse_range(codec, error);
-			put_wide(out, number, codec->width);
-			return true;
+			return put_integer(codec, value, out, error);
 		case RB_INTEGER_DECIMAL:
 			return check_decimal(codec,
-								 etl_decimal_from_int64(get_integer(codec, value),
+								 etl_decimal_from_int64(etl_rowbinary_integer(codec, value),
 														codec->source_scale,
 														codec->precision, codec->scale,
 														codec->width,
@@ -468,16 +430,47 @@ put_value(EtlRowBinaryCodec *codec, Datum value, StringInfo out,
 		case RB_STRING_MONEY:
 			put_money(out, DatumGetInt64(value), codec->source_scale);
 			return true;
+		case RB_STRING_JSON:
+			put_json(codec, value, out);
+			return true;
+		case RB_ARRAY:
+			return etl_rowbinary_array(codec, value, false, out, error);
 		case RB_REFUSE:
 			break;
 	}
-	return refuse(codec, ERRCODE_CANNOT_COERCE, "cannot be written as", error);
+	return etl_rowbinary_refuse(codec, ERRCODE_CANNOT_COERCE, "cannot be written as", error);
+}
+
+/*
+ * A value was refused: do what the policy says with what has been written of
+ * it from "start".  False: nothing can be done.
+ */
+static pg_noinline bool
+adjust(EtlRowBinaryCodec *codec, Datum value, int start, StringInfo out)
+{
+	if (codec->policy == ETL_POLICY_ERROR || codec->action == RB_REFUSE)
+		return false;
+	out->len = start;
+	if (codec->policy == ETL_POLICY_NULL)
+		put_null(codec, out);
+	else
+	{
+		(void) reserve(out, FIXED_ROOM);
+		if (codec->nullable)
+			out->data[out->len++] = 0;
+		if (!etl_rowbinary_clamp(codec, value, out))
+			return false;
+	}
+	changed = true;
+	return true;
 }
 
 static inline bool
 put_any(EtlRowBinaryCodec *codec, Datum value, bool isnull, StringInfo out,
 		EtlValueError *error)
 {
+	int			start = out->len;
+
 	if (isnull)
 	{
 		put_null(codec, out);
@@ -486,27 +479,33 @@ put_any(EtlRowBinaryCodec *codec, Datum value, bool isnull, StringInfo out,
 	(void) reserve(out, FIXED_ROOM);
 	if (codec->nullable)
 		out->data[out->len++] = 0;
-	return put_value(codec, value, out, error);
+	if (likely(put_value(codec, value, out, error)))
+		return true;
+	return adjust(codec, value, start, out);
 }
 
 bool
-etl_rowbinary_value(EtlRowBinaryCodec *codec, Datum value, bool isnull,
-					StringInfo out, EtlValueError *error)
+etl_rowbinary_put(EtlRowBinaryCodec *codec, Datum value, bool isnull,
+				  StringInfo out, EtlValueError *error)
 {
-	bool		ok = put_any(codec, value, isnull, out, error);
+	return put_any(codec, value, isnull, out, error);
+}
 
-	empty_scratch();
-	return ok;
+void
+etl_rowbinary_null(EtlRowBinaryCodec *codec, StringInfo out)
+{
+	put_null(codec, out);
 }
 
 bool
 etl_rowbinary_row(EtlRowBinaryCodec *const *codecs, int n,
 				  const Datum *values, const bool *isnull,
-				  const Bitmapset *missing,
+				  const Bitmapset *missing, EtlAdjusted *adjusted,
 				  StringInfo out, EtlValueError *error)
 {
 	int			i;
 
+	changed = false;
 	for (i = 0; i < n; i++)
 	{
 		EtlRowBinaryCodec *codec = codecs[i];
@@ -517,6 +516,11 @@ etl_rowbinary_row(EtlRowBinaryCodec *const *codecs, int n,
 			null = null || bms_is_member(codec->attnum, missing);
 		if (unlikely(!put_any(codec, values[attribute], null, out, error)))
 			break;
+		if (unlikely(changed))
+		{
+			etl_adjusted_note(adjusted, codec->attnum);
+			changed = false;
+		}
 	}
 	empty_scratch();
 	return i == n;
@@ -554,31 +558,3 @@ etl_rowbinary_version(StringInfo out, const EtlPosition *position)
 	put_uint64(out, high);
 }
 
-uint32
-etl_rowbinary_skip(const EtlRowBinaryCodec *codec, const char *data, uint32 len)
-{
-	uint32		at = 0;
-	uint64		value_len = 0;
-
-	if (codec->nullable)
-	{
-		if (len == 0)
-			return 0;
-		if (data[at++] != 0)
-			return at;
-	}
-	if (codec->width > 0)
-		value_len = codec->width;
-	else
-	{
-		for (int shift = 0;; shift += 7)
-		{
-			if (at >= len || shift > 28)
-				return 0;
-			value_len |= (uint64) (data[at] & 0x7F) << shift;
-			if ((data[at++] & 0x80) == 0)
-				break;
-		}
-	}
-	return value_len <= len - at ? at + (uint32) value_len : 0;
-}

@@ -11,41 +11,47 @@
 #ifndef ETL_ROWBINARY_H
 #define ETL_ROWBINARY_H
 
-#include "etl/destination.h"
+#include "schema/typemap.h"
 
 typedef struct EtlRowBinaryCodec EtlRowBinaryCodec; /* one column */
 
-/* RowBinary type text for a source column: "Int64", "Nullable(String)", "DateTime64(6, 'UTC')". */
-extern const char *etl_rowbinary_type(const EtlColumn *column, bool nullable);
+/*
+ * What a column becomes, in CurrentMemoryContext: "Int64", "Nullable(String)",
+ * "Array(Nullable(Date32))" with a companion that says whether it is null.
+ */
+extern void etl_rowbinary_map(const EtlColumn *column, const EtlTypeWish *wish,
+							  EtlTypeMapping *mapping);
+
+/* End of the name of an array's companion, a UInt8. */
+#define ETL_ROWBINARY_IS_NULL "__is_null"
 
 /*
- * Codec writing "column" as RowBinary type "type" (as made above or given by a
- * user), in CurrentMemoryContext.  Looks the output function up where one is
- * needed.  A pair that cannot be written gives a codec that refuses every
- * value but NULL; etl_rowbinary_supported() tells beforehand, without
- * catalogs.
+ * Codec writing "column" as the mapping says (its companion behind it), in
+ * CurrentMemoryContext.  Looks the output function up where one is needed.  A
+ * pair that cannot be written gives a codec that refuses every value but NULL;
+ * etl_rowbinary_supported() tells beforehand, without catalogs.
  */
-extern EtlRowBinaryCodec *etl_rowbinary_codec(const EtlColumn *column, const char *type);
+extern EtlRowBinaryCodec *etl_rowbinary_codec(const EtlColumn *column, const EtlTypeMapping *mapping);
 extern bool etl_rowbinary_supported(const EtlColumn *column, const char *type);
 
 /*
- * Append one value (isnull: NULL for nullable codecs, the type's zero for
- * others).  Returns false with error filled (message names no value) when out
- * of the type's range.  A value that is unchanged TOAST in the stream must not
- * come here: pass isnull.
- */
-extern bool etl_rowbinary_value(EtlRowBinaryCodec *codec, Datum value, bool isnull,
-								StringInfo out, EtlValueError *error);
-
-/*
  * Append one value by each of "n" codecs in turn, from arrays indexed by
- * attnum - 1 as a slot has them.  Columns in "missing" (attnums, or NULL) are
- * written as NULL.
+ * attnum - 1 as a slot has them (isnull: NULL for nullable codecs, the type's
+ * zero for others).  Columns in "missing" (attnums, or NULL) are written as
+ * NULL.
+ *
+ * A value outside the type's range is treated by the codec's policy and noted
+ * in "adjusted" (or NULL); if there is none, false is returned with error
+ * filled (message names no value).  A value that is unchanged TOAST in the
+ * stream must not come here.
  */
 extern bool etl_rowbinary_row(EtlRowBinaryCodec *const *codecs, int n,
 							  const Datum *values, const bool *isnull,
-							  const Bitmapset *missing,
+							  const Bitmapset *missing, EtlAdjusted *adjusted,
 							  StringInfo out, EtlValueError *error);
+
+/* Append a null, or the type's zero. */
+extern void etl_rowbinary_null(EtlRowBinaryCodec *codec, StringInfo out);
 
 /* Append a LEB128 length and the bytes: a String. */
 extern void etl_rowbinary_string(StringInfo out, const char *data, uint32 len);

@@ -149,6 +149,19 @@ plan_ticks(EtlRowBinaryCodec *codec, int scale, int64 zero,
 	return RB_TICKS;
 }
 
+/* Is its text one that PostgreSQL alone could take apart? */
+static bool
+has_structure(Oid source)
+{
+	EtlJsonOptions options = {0};
+	const char *kind;
+
+	if (source < FirstNormalObjectId && !OidIsValid(get_element_type(source)))
+		return false;
+	kind = etl_json_kind(etl_json_codec(source, -1, &options));
+	return strcmp(kind, "array") == 0 || strcmp(kind, "object") == 0;
+}
+
 static EtlRowBinaryAction
 plan_string(EtlRowBinaryCodec *codec, Oid source)
 {
@@ -177,6 +190,13 @@ plan_string(EtlRowBinaryCodec *codec, Oid source)
 			break;
 	}
 
+	if (has_structure(source))
+	{
+		EtlJsonOptions options = {0};
+
+		codec->json = etl_json_codec(source, -1, &options);
+		return RB_STRING_JSON;
+	}
 	getTypeOutputInfo(source, &output, &is_varlena);
 	fmgr_info(output, &codec->output);
 
@@ -193,7 +213,7 @@ plan_string(EtlRowBinaryCodec *codec, Oid source)
  * Choose what to do for a pair of types, filling in what that needs.
  */
 static EtlRowBinaryAction
-plan(EtlRowBinaryCodec *codec, Oid source, const EtlRowBinaryType *type)
+plan_scalar(EtlRowBinaryCodec *codec, Oid source, const EtlRowBinaryType *type)
 {
 	switch (type->base)
 	{
@@ -231,6 +251,8 @@ plan(EtlRowBinaryCodec *codec, Oid source, const EtlRowBinaryType *type)
 				plan_ticks(codec, type->scale, 0, 0, USECS_PER_DAY) : RB_REFUSE;
 		case ETL_RB_UUID:
 			return source == UUIDOID ? RB_UUID_HALVES : RB_REFUSE;
+		case ETL_RB_JSON:
+			return RB_REFUSE;
 		case ETL_RB_STRING:
 			return plan_string(codec, source);
 		case ETL_RB_FIXED_STRING:
@@ -243,21 +265,73 @@ plan(EtlRowBinaryCodec *codec, Oid source, const EtlRowBinaryType *type)
 	return RB_REFUSE;
 }
 
+/* The elements as a column of their own. */
+static void
+describe_element(const EtlColumn *column, EtlColumn *element)
+{
+	*element = *column;
+	element->element_type = InvalidOid;
+	if (!OidIsValid(column->element_type))
+		return;					/* to be walked over alone */
+	element->base_type = column->element_type;
+	element->base_typmod = column->element_typmod;
+	element->base_kind = column->element_kind;
+}
+
+static void make_codec(EtlRowBinaryCodec *codec, const EtlColumn *column,
+					   const EtlRowBinaryType *type, const EtlTypeMapping *mapping);
+
+static EtlRowBinaryAction
+plan_array(EtlRowBinaryCodec *codec, const EtlColumn *column, const EtlRowBinaryType *type,
+		   const EtlTypeMapping *mapping)
+{
+	EtlRowBinaryType element_type = *type;
+	EtlColumn	element;
+
+	codec->element = palloc0(sizeof(EtlRowBinaryCodec));
+	codec->companion = mapping->companion;
+	describe_element(column, &element);
+	element_type.dimensions = 0;
+	make_codec(codec->element, &element, &element_type, mapping);
+	if (!OidIsValid(column->element_type) || codec->element->action == RB_REFUSE)
+		return RB_REFUSE;
+	if (codec->element->policy == ETL_POLICY_NULL && !codec->element->nullable)
+		codec->element->policy = ETL_POLICY_ERROR;	/* then the whole is null */
+	codec->any_bounds = column->base_type == INT2VECTOROID || column->base_type == OIDVECTOROID;
+	get_typlenbyvalalign(get_element_type(column->base_type),
+						 &codec->typlen, &codec->typbyval, &codec->typalign);
+	return RB_ARRAY;
+}
+
+static void
+make_codec(EtlRowBinaryCodec *codec, const EtlColumn *column,
+		   const EtlRowBinaryType *type, const EtlTypeMapping *mapping)
+{
+	codec->attnum = column->attnum;
+	codec->column = pstrdup(column->name);
+	codec->type = pstrdup(mapping->type);
+	codec->policy = mapping->policy;
+	codec->dimensions = type->dimensions;
+	if (type->dimensions > 0)
+	{
+		codec->action = plan_array(codec, column, type, mapping);
+		return;
+	}
+	codec->nullable = type->nullable;
+	codec->width = type->width;
+	codec->precision = type->precision;
+	codec->scale = type->scale;
+	codec->action = plan_scalar(codec, column->base_type, type);
+}
+
 EtlRowBinaryCodec *
-etl_rowbinary_codec(const EtlColumn *column, const char *text)
+etl_rowbinary_codec(const EtlColumn *column, const EtlTypeMapping *mapping)
 {
 	EtlRowBinaryCodec *codec = palloc0(sizeof(EtlRowBinaryCodec));
 	EtlRowBinaryType type;
 
-	etl_rowbinary_parse(text, &type);
-	codec->attnum = column->attnum;
-	codec->column = pstrdup(column->name);
-	codec->type = pstrdup(text);
-	codec->nullable = type.nullable;
-	codec->width = type.width;
-	codec->precision = type.precision;
-	codec->scale = type.scale;
-	codec->action = plan(codec, column->base_type, &type);
+	etl_rowbinary_parse(mapping->type, &type);
+	make_codec(codec, column, &type, mapping);
 	return codec;
 }
 
@@ -266,10 +340,18 @@ etl_rowbinary_supported(const EtlColumn *column, const char *text)
 {
 	EtlRowBinaryCodec codec;
 	EtlRowBinaryType type;
+	EtlColumn	element;
 
 	etl_rowbinary_parse(text, &type);
+	if (type.dimensions > 0)
+	{
+		if (!OidIsValid(column->element_type))
+			return false;
+		describe_element(column, &element);
+		column = &element;
+	}
 	if (type.base == ETL_RB_STRING)
 		return true;			/* and do not look into the catalogs */
 	memset(&codec, 0, sizeof(codec));
-	return plan(&codec, column->base_type, &type) != RB_REFUSE;
+	return plan_scalar(&codec, column->base_type, &type) != RB_REFUSE;
 }

@@ -10,6 +10,7 @@
 
 #include "fmgr.h"
 
+#include "format/json.h"
 #include "format/rowbinary.h"
 
 /* What to do with a value. */
@@ -32,7 +33,9 @@ typedef enum EtlRowBinaryAction
 	RB_STRING_FIXED,			/* varlena to FixedString */
 	RB_STRING_NAME,				/* name to String */
 	RB_STRING_MONEY,
-	RB_STRING_OUTPUT			/* output function to String */
+	RB_STRING_OUTPUT,			/* output function to String */
+	RB_STRING_JSON,				/* as webhooks get it, to String */
+	RB_ARRAY
 } EtlRowBinaryAction;
 
 struct EtlRowBinaryCodec
@@ -52,10 +55,41 @@ struct EtlRowBinaryCodec
 	int64		offset;			/* RB_TICKS: added to the source value, */
 	int64		multiply;		/* then multiplied */
 	int64		divide;			/* or divided exactly */
+	uint8		policy;			/* EtlValuePolicy */
+	bool		companion;		/* arrays: a byte behind it says "null" */
+	bool		any_bounds;		/* int2vector and oidvector begin at 0 */
+	bool		typbyval;		/* of elements, as the next two */
+	char		typalign;
+	int16		typlen;
+	int			dimensions;
+	EtlRowBinaryCodec *element; /* RB_ARRAY */
+	EtlJsonCodec *json;			/* RB_STRING_JSON */
 	FmgrInfo	output;			/* RB_STRING_OUTPUT */
 	const char *column;			/* for messages */
 	const char *type;
 };
+
+/* --- rowbinary.c --- */
+
+extern bool etl_rowbinary_put(EtlRowBinaryCodec *codec, Datum value, bool isnull,
+							  StringInfo out, EtlValueError *error);
+extern bool etl_rowbinary_refuse(const EtlRowBinaryCodec *codec, int sqlstate, const char *what,
+								 EtlValueError *error);
+extern int64 etl_rowbinary_integer(const EtlRowBinaryCodec *codec, Datum value);
+
+/* --- rowbinary_array.c --- */
+
+/* Append an array; "drop_bounds": as if its lower bounds were 1. */
+extern bool etl_rowbinary_array(EtlRowBinaryCodec *codec, Datum value, bool drop_bounds,
+								StringInfo out, EtlValueError *error);
+
+/* --- rowbinary_clamp.c --- */
+
+/*
+ * Append the value that the type can hold and that is nearest; false if there
+ * is none.  The NULL byte is written.
+ */
+extern bool etl_rowbinary_clamp(EtlRowBinaryCodec *codec, Datum value, StringInfo out);
 
 #define UNIX_DAYS	(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE)
 #define UNIX_MICROS (UNIX_DAYS * USECS_PER_DAY)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rowbinary_type.c
- *	  Type texts of ClickHouse: taken apart, and made for source columns.
+ *	  Type texts of ClickHouse, taken apart.
  *
  * A column's codec is chosen by the pair of source type and the type that the
  * destination really has, which may be what we asked for at creation, what a
@@ -14,10 +14,7 @@
 
 #include <ctype.h>
 
-#include "catalog/pg_type.h"
-
 #include "format/decimal.h"
-#include "format/rowbinary.h"
 #include "format/rowbinary_type.h"
 
 /* Types with a name and nothing more. */
@@ -48,6 +45,7 @@ static const struct
 	{"DateTime", ETL_RB_DATETIME, 4},
 	{"Time", ETL_RB_TIME, 4},
 	{"UUID", ETL_RB_UUID, 16},
+	{"JSON", ETL_RB_JSON, 0},
 };
 
 static const char *
@@ -141,6 +139,11 @@ parse_ticks(const char **p, EtlRowBinaryBase base, EtlRowBinaryType *type)
 static bool
 parse_base(const char **p, EtlRowBinaryType *type)
 {
+	if (take_word(p, "Array"))
+	{
+		type->dimensions++;
+		return !type->nullable && take_char(p, '(') && parse_base(p, type) && take_char(p, ')');
+	}
 	if (take_word(p, "Nullable"))
 	{
 		if (type->nullable || !take_char(p, '(') || !parse_base(p, type))
@@ -184,86 +187,4 @@ etl_rowbinary_parse(const char *text, EtlRowBinaryType *type)
 	memset(type, 0, sizeof(*type));
 	if (!parse_base(&p, type) || *p != '\0')
 		type->base = ETL_RB_OTHER;
-}
-
-/* Does Decimal hold every finite value of numeric with this typmod? */
-static bool
-decimal_fits(int32 typmod, int *precision, int *scale)
-{
-	int32		packed = typmod - VARHDRSZ;
-
-	if (typmod < (int32) VARHDRSZ)
-		return false;			/* unconstrained */
-	*precision = (packed >> 16) & 0xFFFF;
-	*scale = ((packed & 0x7FF) ^ 1024) - 1024;
-	return *scale >= 0 && *scale <= *precision &&
-		*precision <= ETL_DECIMAL_MAX_PRECISION;
-}
-
-/*
- * RowBinary type text for a source column; see rowbinary.h.
- *
- * NaN and infinities of numeric(p,s) have no Decimal: they are values outside
- * the destination's range, as dates beyond 2299 are.
- */
-const char *
-etl_rowbinary_type(const EtlColumn *column, bool nullable)
-{
-	const char *name;
-	int			precision;
-	int			scale;
-
-	switch (column->base_type)
-	{
-		case BOOLOID:
-			name = "Bool";
-			break;
-		case INT2OID:
-			name = "Int16";
-			break;
-		case INT4OID:
-			name = "Int32";
-			break;
-		case INT8OID:
-			name = "Int64";
-			break;
-		case FLOAT4OID:
-			name = "Float32";
-			break;
-		case FLOAT8OID:
-			name = "Float64";
-			break;
-		case OIDOID:
-		case XIDOID:
-		case CIDOID:
-			name = "UInt32";
-			break;
-		case XID8OID:
-			name = "UInt64";
-			break;
-		case DATEOID:
-			name = "Date32";
-			break;
-		case TIMESTAMPOID:
-		case TIMESTAMPTZOID:
-			name = "DateTime64(6, 'UTC')";
-			break;
-		case UUIDOID:
-			name = "UUID";
-			break;
-		case NUMERICOID:
-			if (decimal_fits(column->base_typmod, &precision, &scale))
-				name = psprintf("Decimal(%d, %d)", precision, scale);
-			else
-				name = "String";
-			break;
-		default:
-			if (column->base_kind == TYPTYPE_ENUM)
-				return nullable ? "LowCardinality(Nullable(String))" :
-					"LowCardinality(String)";
-			name = "String";
-			break;
-	}
-
-	return nullable ? psprintf("Nullable(%s)", name) : name;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rowbinary_type.h
- *	  Type texts of ClickHouse: taken apart, and made for source columns.
+ *	  Type texts of ClickHouse, taken apart.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,11 +24,13 @@ typedef enum EtlRowBinaryBase
 	ETL_RB_DATETIME64,			/* scale */
 	ETL_RB_TIME,
 	ETL_RB_TIME64,				/* scale */
-	ETL_RB_UUID
+	ETL_RB_UUID,
+	ETL_RB_JSON					/* of objects, sent as text */
 } EtlRowBinaryBase;
 
 typedef struct EtlRowBinaryType
 {
+	int			dimensions;		/* Array() around the rest; 0: none */
 	EtlRowBinaryBase base;
 	bool		nullable;
 	int			width;			/* bytes of a value; 0: length comes first */

@@ -22,10 +22,11 @@
 #include "utils/rel.h"
 #include "utils/relcache.h"
 #include "utils/ruleutils.h"
+#include "utils/syscache.h"
 
 #include "schema/shape.h"
 
-#define SHAPE_FORMAT	1		/* first byte of the flat form */
+#define SHAPE_FORMAT	2		/* first byte of the flat form */
 
 /*
  * The index whose columns identify a row to others: the replica identity's;
@@ -75,6 +76,48 @@ default_text(Relation relation, AttrNumber attnum)
 	return NULL;
 }
 
+/* Declared dimensions of a domain over arrays. */
+static int16
+domain_dimensions(Oid type)
+{
+	int16		dimensions = 0;
+
+	while (dimensions == 0)
+	{
+		HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+		Form_pg_type form;
+
+		if (!HeapTupleIsValid(tuple))
+			break;
+		form = (Form_pg_type) GETSTRUCT(tuple);
+		type = form->typbasetype;
+		dimensions = form->typtype == TYPTYPE_DOMAIN ? form->typndims : 1;
+		ReleaseSysCache(tuple);
+	}
+	return dimensions;
+}
+
+void
+etl_shape_type(EtlColumn *column, int dimensions)
+{
+	Oid			element;
+
+	column->base_typmod = column->typmod;
+	column->base_type = getBaseTypeAndTypmod(column->type, &column->base_typmod);
+	column->base_kind = get_typtype(column->base_type);
+	element = get_element_type(column->base_type);
+	column->element_type = InvalidOid;
+	if (!OidIsValid(element))
+		return;
+	column->element_typmod = column->base_typmod;
+	column->element_type = getBaseTypeAndTypmod(element, &column->element_typmod);
+	column->element_kind = get_typtype(column->element_type);
+	column->nested = OidIsValid(get_element_type(column->element_type));
+	column->dimensions = column->type == column->base_type ? dimensions : domain_dimensions(column->type);
+	if (column->dimensions == 0)
+		column->dimensions = 1;
+}
+
 static void
 build_column(EtlColumn *column, Relation relation, Form_pg_attribute att,
 			 Relation key, Relation primary)
@@ -83,9 +126,7 @@ build_column(EtlColumn *column, Relation relation, Form_pg_attribute att,
 	column->name = pstrdup(NameStr(att->attname));
 	column->type = att->atttypid;
 	column->typmod = att->atttypmod;
-	column->base_typmod = att->atttypmod;
-	column->base_type = getBaseTypeAndTypmod(att->atttypid, &column->base_typmod);
-	column->base_kind = get_typtype(column->base_type);
+	etl_shape_type(column, att->attndims);
 	column->type_name = format_type_with_typemod(att->atttypid, att->atttypmod);
 	column->nullable = !att->attnotnull;
 	column->generated = att->attgenerated;
@@ -174,8 +215,8 @@ etl_shape_hash(const EtlShape *shape)
 	for (int i = 0; i < shape->ncolumns; i++)
 	{
 		const EtlColumn *c = &shape->columns[i];
-		int64		parts[6] = {c->attnum, c->type, c->typmod, c->nullable,
-		c->generated, c->key_position};
+		int64		parts[7] = {c->attnum, c->type, c->typmod, c->nullable,
+		c->generated, c->key_position, c->dimensions};
 
 		hash = hash_combine64(hash, hash_bytes_extended((const unsigned char *) parts,
 														sizeof(parts), 0));
@@ -193,6 +234,7 @@ same_column(const EtlColumn *a, const EtlColumn *b)
 	return a->attnum == b->attnum && strcmp(a->name, b->name) == 0 &&
 		a->type == b->type && a->typmod == b->typmod &&
 		a->base_type == b->base_type && a->base_typmod == b->base_typmod &&
+		a->dimensions == b->dimensions &&
 		strcmp(a->type_name, b->type_name) == 0 &&
 		a->nullable == b->nullable && a->generated == b->generated &&
 		a->identity == b->identity && same_text(a->default_expr, b->default_expr) &&
@@ -244,7 +286,7 @@ diff_columns(List *changes, const EtlShape *previous, const EtlShape *shape,
 			continue;
 		if (kind == ETL_SHAPE_ALTER_TYPE)
 			differs = new->type != old->type || new->typmod != old->typmod ||
-				strcmp(new->type_name, old->type_name) != 0;
+				new->dimensions != old->dimensions || strcmp(new->type_name, old->type_name) != 0;
 		else if (kind == ETL_SHAPE_ALTER_NULLABILITY)
 			differs = new->nullable != old->nullable;
 		else if (kind == ETL_SHAPE_ALTER_DEFAULT)
@@ -379,6 +421,11 @@ etl_shape_serialize(const EtlShape *shape, StringInfo out)
 		PUT(out, c->primary_position);
 		PUT(out, c->toastable);
 		PUT(out, c->base_kind);
+		PUT(out, c->element_type);
+		PUT(out, c->element_typmod);
+		PUT(out, c->element_kind);
+		PUT(out, c->nested);
+		PUT(out, c->dimensions);
 	}
 }
 
@@ -458,6 +505,11 @@ etl_shape_deserialize(const char *data, uint32 len)
 		GET(&reader, c->primary_position);
 		GET(&reader, c->toastable);
 		GET(&reader, c->base_kind);
+		GET(&reader, c->element_type);
+		GET(&reader, c->element_typmod);
+		GET(&reader, c->element_kind);
+		GET(&reader, c->nested);
+		GET(&reader, c->dimensions);
 	}
 	return shape;
 }

@@ -20,6 +20,12 @@
  */
 extern EtlShape *etl_shape_build(Relation relation, const Bitmapset *published, bool generated);
 
+/*
+ * What follows from type and typmod of a column: base type, kind, elements.
+ * "dimensions" is the declared number of an array's (attndims).
+ */
+extern void etl_shape_type(EtlColumn *column, int dimensions);
+
 /* Flat form for records and etl.schema_history; and back, in CurrentMemoryContext. */
 extern void etl_shape_serialize(const EtlShape *shape, StringInfo out);
 extern EtlShape *etl_shape_deserialize(const char *data, uint32 len);

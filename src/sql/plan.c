@@ -84,6 +84,8 @@ put_columns(const TablePlan *plan)
 		if (plan->routine->describe_column != NULL)
 			plan->routine->describe_column(plan->shape, column, plan->options, &described);
 		put(plan, column, &described, NULL);
+		if (described.companion)
+			put(plan, NULL, described.companion, NULL);
 	}
 }
 

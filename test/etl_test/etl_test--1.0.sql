@@ -10,7 +10,7 @@
 CREATE FUNCTION rowbinary_types(relation regclass) RETURNS text[]
     LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_test_rowbinary_types';
 
-CREATE FUNCTION rowbinary(query text, types text[]) RETURNS bytea
+CREATE FUNCTION rowbinary(query text, types text[], policy text DEFAULT 'error') RETURNS bytea
     LANGUAGE C STRICT AS 'MODULE_PATHNAME', 'etl_test_rowbinary';
 
 CREATE FUNCTION rowbinary_seconds(query text, types text[], rounds integer) RETURNS double precision

@@ -18,6 +18,7 @@
 
 #include "compat.h"
 #include "format/rowbinary.h"
+#include "schema/shape.h"
 
 PG_FUNCTION_INFO_V1(etl_test_rowbinary_types);
 PG_FUNCTION_INFO_V1(etl_test_rowbinary);
@@ -33,9 +34,8 @@ describe(Form_pg_attribute att)
 	column->attnum = att->attnum;
 	column->name = pstrdup(NameStr(att->attname));
 	column->type = att->atttypid;
-	column->typmod = column->base_typmod = att->atttypmod;
-	column->base_type = getBaseTypeAndTypmod(att->atttypid, &column->base_typmod);
-	column->base_kind = get_typtype(column->base_type);
+	column->typmod = att->atttypmod;
+	etl_shape_type(column, att->attndims);
 	column->nullable = !att->attnotnull;
 	return column;
 }
@@ -50,6 +50,8 @@ etl_test_rowbinary_types(PG_FUNCTION_ARGS)
 	Relation	relation = RelationIdGetRelation(PG_GETARG_OID(0));
 	TupleDesc	desc;
 	Datum	   *types;
+	EtlTypeWish wish = {0};
+	EtlTypeMapping mapping;
 	int			n = 0;
 
 	if (!RelationIsValid(relation))
@@ -62,7 +64,9 @@ etl_test_rowbinary_types(PG_FUNCTION_ARGS)
 
 		if (att->attisdropped)
 			continue;
-		types[n++] = CStringGetTextDatum(etl_rowbinary_type(describe(att), !att->attnotnull));
+		wish.nulls = !att->attnotnull;
+		etl_rowbinary_map(describe(att), &wish, &mapping);
+		types[n++] = CStringGetTextDatum(mapping.type);
 	}
 	RelationClose(relation);
 	PG_RETURN_ARRAYTYPE_P(construct_array(types, n, TEXTOID, -1, false, TYPALIGN_INT));
@@ -70,7 +74,7 @@ etl_test_rowbinary_types(PG_FUNCTION_ARGS)
 
 /* Codecs for a descriptor and an array of types. */
 static EtlRowBinaryCodec **
-make_codecs(TupleDesc desc, ArrayType *array, int *n)
+make_codecs(TupleDesc desc, ArrayType *array, EtlValuePolicy policy, int *n)
 {
 	Datum	   *types;
 	EtlRowBinaryCodec **codecs;
@@ -83,8 +87,12 @@ make_codecs(TupleDesc desc, ArrayType *array, int *n)
 	{
 		EtlColumn  *column = describe(TupleDescAttr(desc, i));
 		char	   *type = TextDatumGetCString(types[i]);
+		EtlTypeMapping mapping = {.type = type, .policy = policy,
+		.companion = strncmp(type, "Array", 5) == 0 && type[strlen(type) - 1] == ' '};
 
-		codecs[i] = etl_rowbinary_codec(column, type);
+		codecs[i] = etl_rowbinary_codec(column, &mapping);
+		if (strncmp(type, "Array", 5) == 0)
+			continue;
 		if (etl_rowbinary_supported(column, type) !=
 			etl_rowbinary_supported(column, psprintf("Nullable(%s)", type)) &&
 			strncmp(type, "Nullable", 8) != 0)
@@ -121,15 +129,16 @@ encode(EtlRowBinaryCodec **codecs, int n, HeapTuple tuple, TupleDesc desc,
 	EtlValueError error;
 
 	heap_deform_tuple(tuple, desc, values, nulls);
-	if (!etl_rowbinary_row(codecs, n, values, nulls, NULL, out, &error))
+	if (!etl_rowbinary_row(codecs, n, values, nulls, NULL, NULL, out, &error))
 		ereport(ERROR,
 				(errcode(error.sqlstate),
 				 errmsg("%s", error.message)));
 }
 
 /*
- * etl_test.rowbinary(query text, types text[]) returns bytea: the rows of a
- * query, one after the other.
+ * etl_test.rowbinary(query text, types text[], policy text) returns bytea: the
+ * rows of a query, one after the other.  A type of an array that ends with a
+ * blank has a companion.
  */
 Datum
 etl_test_rowbinary(PG_FUNCTION_ARGS)
@@ -139,15 +148,18 @@ etl_test_rowbinary(PG_FUNCTION_ARGS)
 	bytea	   *result;
 	SPITupleTable *table;
 	EtlRowBinaryCodec **codecs;
+	EtlValuePolicy policy = ETL_POLICY_ERROR;
 	Datum	   *values;
 	bool	   *nulls;
 	int			n;
 
+	while (strcmp(etl_value_policy_name(policy), text_to_cstring(PG_GETARG_TEXT_PP(2))) != 0)
+		policy++;
 	SPI_connect();
 	if (SPI_execute(text_to_cstring(PG_GETARG_TEXT_PP(0)), true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "not a query");
 	table = SPI_tuptable;
-	codecs = make_codecs(table->tupdesc, PG_GETARG_ARRAYTYPE_P(1), &n);
+	codecs = make_codecs(table->tupdesc, PG_GETARG_ARRAYTYPE_P(1), policy, &n);
 	values = palloc_array(Datum, n + 1);
 	nulls = palloc_array(bool, n + 1);
 	initStringInfo(&out);
@@ -185,7 +197,7 @@ etl_test_rowbinary_seconds(PG_FUNCTION_ARGS)
 	if (SPI_execute(text_to_cstring(PG_GETARG_TEXT_PP(0)), true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "not a query");
 	table = SPI_tuptable;
-	codecs = make_codecs(table->tupdesc, PG_GETARG_ARRAYTYPE_P(1), &n);
+	codecs = make_codecs(table->tupdesc, PG_GETARG_ARRAYTYPE_P(1), ETL_POLICY_ERROR, &n);
 	values = palloc_array(Datum, n + 1);
 	nulls = palloc_array(bool, n + 1);
 	initStringInfo(&out);

@@ -2,7 +2,8 @@
 
 The source's values come through psycopg, the destination's through
 rowbinary.py, both typed.  What the destination keeps as String is compared
-with the text of the type's output function, bytea with the bytes.
+with the text of the type's output function, bytea with the bytes, composites
+and hstore (and arrays, where they are String) with to_json(), parsed.
 """
 
 import json
@@ -16,6 +17,9 @@ from .equal import PINNED
 
 META = ("cdc_operation", "cdc_epoch", "cdc_lsn", "cdc_ordinal", "cdc_timestamp", "cdc_old_key")
 IS_NULL = "__is_null"
+# elements that psycopg knows, also where a domain hides them
+KNOWN = ("boolean", "smallint", "integer", "bigint", "real", "double precision", "numeric", "date", "uuid",
+         "timestamp without time zone", "timestamp with time zone", "bytea")
 TEXT = "CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%%s', {1}) END"
 
 
@@ -44,7 +48,7 @@ def canonical(value, kind):
     if value is None:
         return None
     if kind.startswith("Array("):
-        return tuple(canonical(v, kind if isinstance(v, list) else kind[6:-1]) for v in value)
+        return tuple(canonical(v, kind[6:-1]) for v in value)
     if kind == "Float32":
         return "float " + repr(struct.unpack("<f", struct.pack("<f", value))[0])
     if kind == "Float64":
@@ -65,6 +69,8 @@ def from_json(value, kind, is_bytes):
         if is_bytes:
             return bytes.fromhex(value.removeprefix("\\x"))
         return value if isinstance(value, str) else json.dumps(value)
+    if kind.startswith("Array("):
+        return [from_json(v, kind[6:-1], is_bytes) for v in value]
     if kind.startswith("Decimal"):
         return Decimal(str(value))
     if kind.startswith("Float"):
@@ -81,6 +87,71 @@ def from_json(value, kind, is_bytes):
     return int(value)
 
 
+def from_text(text):
+    """JSON as a value in which numbers are their texts, whether they were quoted or not."""
+    return _frozen(json.loads(text, parse_float=str, parse_int=str, parse_constant=str))
+
+
+def _frozen(value):
+    if isinstance(value, dict):
+        return ("object", tuple((k, _frozen(v)) for k, v in value.items()))
+    if isinstance(value, list):
+        return ("array", tuple(map(_frozen, value)))
+    return value
+
+
+def _unwrapped(value, kind):
+    """Elements of a frozen JSON array where the destination has an array."""
+    if value is None or not kind.startswith("Array("):
+        return value
+    return tuple(_unwrapped(v, core(kind[6:-1])) for v in value[1])
+
+
+def _parsed(value):
+    if isinstance(value, list):
+        return tuple(map(_parsed, value))
+    return value if value is None else from_text(value)
+
+
+def array_elements(text, comma=","):
+    """Elements of an array's text, as nested lists of texts and None."""
+    at = 0
+
+    def element():
+        nonlocal at
+        if text[at] == "{":
+            return elements()
+        if text[at] == '"':
+            found, at = "", at + 1
+            while text[at] != '"':
+                at += text[at] == "\\"
+                found, at = found + text[at], at + 1
+            at += 1
+            return found
+        start = at
+        while text[at] not in comma + "}":
+            at += 1 + (text[at] == "\\")
+        return None if text[start:at] == "NULL" else text[start:at]
+
+    def elements():
+        nonlocal at
+        found, at = [], at + 1
+        while text[at] != "}":
+            found.append(element())
+            at += text[at] == comma
+        at += 1
+        return found
+
+    at = text.index("{")
+    return elements()
+
+
+def innermost(kind):
+    """What the arrays are of: Array(Array(Nullable(Int32))) gives Int32."""
+    kind = core(kind)
+    return innermost(kind[6:-1]) if kind.startswith("Array(") else kind
+
+
 # --- the source ---
 
 class Source:
@@ -88,13 +159,25 @@ class Source:
 
     def __init__(self, server, db, table):
         self.server, self.db, self.table = server, db, table
-        self.columns = dict(server.sql(
-            """
-            SELECT a.attname, format_type(CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END, NULL)
-              FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-             WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
-             ORDER BY a.attnum
-            """, (table,), db))
+        self.columns, self.elements, self.structured = {}, {}, {}
+        for name, kind, element, structured in server.sql(
+                """
+                WITH RECURSIVE b(name, n, oid) AS (
+                    SELECT attname, attnum, atttypid FROM pg_attribute
+                     WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped
+                    UNION ALL SELECT name, n, typbasetype FROM b JOIN pg_type t USING (oid) WHERE typtype = 'd'),
+                e(name, oid) AS (
+                    SELECT name, typelem FROM b JOIN pg_type t USING (oid)
+                     WHERE typtype <> 'd' AND typsubscript = 'array_subscript_handler'::regproc
+                    UNION ALL SELECT name, typbasetype FROM e JOIN pg_type t USING (oid) WHERE typtype = 'd')
+                SELECT b.name, format_type(b.oid, NULL), format_type(e.oid, NULL),
+                       coalesce(et.typtype, t.typtype) = 'c' OR coalesce(et.typname, t.typname) = 'hstore' OR et.typelem <> 0 AND et.typlen = -1
+                  FROM b JOIN pg_type t ON t.oid = b.oid AND t.typtype <> 'd'
+                  LEFT JOIN (e JOIN pg_type et ON et.oid = e.oid AND et.typtype <> 'd') USING (name) ORDER BY n
+                """, (table,), db):
+            self.columns[name], self.structured[name] = kind, structured
+            if element:
+                self.elements[name] = element
         self.schema, self.name = server.sql(
             "SELECT nspname, relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = %s::regclass",
             (table,), db)[0]
@@ -116,19 +199,31 @@ class Source:
         return [c for c in self.columns if columns is None or c in columns]
 
     def is_bytes(self, column):
-        return self.columns[column] == "bytea"
+        return self.elements.get(column, self.columns[column]) == "bytea"
+
+    def is_json(self, column, kind):
+        """Is it, or are its elements, JSON in a String?"""
+        return innermost(kind) == "String" and (
+            self.structured[column] or column in self.elements and not core(kind).startswith("Array("))
 
     def rows(self, columns, kinds, where="true"):
         """Rows with these columns, in the form of these types of the destination."""
+        made = [lambda v, c=column, k=kind: self._value(v, c, k) for column, kind in zip(columns, kinds)]
         shown = [self._expression(column, core(kind)) for column, kind in zip(columns, kinds)]
         with self.server.connect(self.db) as connection:
             connection.execute(PINNED)
             cursor = connection.execute(
                 f"SELECT {', '.join(shown)} FROM {self.table} AS t WHERE {where.replace('%', '%%')}", ())
-            return [tuple(self._value(v, kind) for v, kind in zip(row, kinds)) for row in cursor]
+            return [tuple(make(v) for make, v in zip(made, row)) for row in cursor]
 
     def _expression(self, column, kind):
         value = 't."' + column.replace('"', '""').replace("%", "%%") + '"'
+        if self.is_json(column, kind):
+            if self.elements.get(column) == "money":
+                value += "::numeric[]::text[]"
+            return f"CASE WHEN {value} IS NOT DISTINCT FROM NULL THEN NULL ELSE to_json({value})::text END"
+        if kind.startswith("Array("):
+            return self._array(column, kind, value)
         is_text = kind == "String" or kind.startswith(("FixedString", "Enum"))
         if is_text and self.columns[column] == "money":
             return TEXT.format(value, value + "::numeric")
@@ -138,10 +233,25 @@ class Source:
             return f"extract(epoch FROM {value})"
         return value
 
-    @staticmethod
-    def _value(value, kind):
-        if value is not None and core(kind).startswith("Time64"):
+    def _array(self, column, kind, value):
+        if self._is_text_array(column, kind):
+            if self.elements[column] == "money" or self.columns[column] in ("int2vector", "oidvector"):
+                value += "::numeric[]"
+            return TEXT.format(value, value)
+        return f"{value}::{self.elements[column]}[]" if self.elements[column] in KNOWN else value
+
+    def _is_text_array(self, column, kind):
+        return kind.startswith("Array(") and not self.is_bytes(column) and not innermost(kind).startswith(("Bool", "Float", "Dec", "Date", "UUID"))
+
+    def _value(self, value, column, kind):
+        if value is None:
+            return None
+        if core(kind).startswith("Time64"):
             return timedelta(microseconds=int(value * 10 ** 6))
+        if self.is_json(column, kind):
+            return _unwrapped(from_text(value), core(kind))
+        if self._is_text_array(column, core(kind)):
+            value = array_elements(value, ";" if self.elements[column] == "box" else ",")
         return canonical(value, kind)
 
 
@@ -169,7 +279,12 @@ def fetch(clickhouse, target, columns, source, names=None, extra=(), tail=""):
             value = row[column]
             if isinstance(value, (bytes, list)) and not source.is_bytes(column):
                 value = _decoded(value)
-            row[column] = None if row.pop(column + IS_NULL, 0) else canonical(value, kinds[column])
+            if row.pop(column + IS_NULL, 0) or value is None:
+                row[column] = None
+            elif source.is_json(column, kinds[column]):
+                row[column] = _parsed(value)
+            else:
+                row[column] = canonical(value, kinds[column])
         made.append(row)
     return kinds, made
 

@@ -30,6 +30,7 @@
 
 #include "etl/destination.h"
 #include "net/http.h"
+#include "schema/typemap.h"
 
 /* --- layout.c --- */
 
@@ -38,18 +39,20 @@ typedef struct ChColumn
 {
 	AttrNumber	attnum;
 	const char *name;
-	const char *type;
 	const EtlColumn *source;
+	EtlTypeMapping mapping;		/* its type, and what else decides its bytes */
 	bool		chosen;			/* the type, by a user */
 	bool		sorted;			/* in ORDER BY */
 } ChColumn;
 
-/* One that is ours alone. */
-typedef struct ChMeta
+/* A column as it is made there. */
+typedef struct ChPart
 {
 	const char *name;
 	const char *type;
-} ChMeta;
+	const ChColumn *column;		/* NULL: ours alone */
+	bool		companion;		/* says whether the array before it is null */
+} ChPart;
 
 typedef struct ChLayout
 {
@@ -60,8 +63,9 @@ typedef struct ChLayout
 	int			nsorted;
 	int		   *sorted;			/* ORDER BY: indexes of columns */
 	bool		sorted_by_more; /* than the key */
-	int			nmeta;
-	const ChMeta *meta;			/* behind the columns */
+	int			nparts;
+	ChPart	   *parts;			/* columns and companions, then ours: as they
+								 * are made and as a row has them */
 } ChLayout;
 
 extern bool ch_is_log(const EtlOptions *options);
@@ -93,7 +97,7 @@ extern bool ch_splice(EtlCodec *codec, const char *row, uint32 len, int ncolumns
 					  const uint32 *value_lens, StringInfo out);
 
 /* A codec that can but walk over values of this type (etl_rowbinary_skip()); no catalogs. */
-extern struct EtlRowBinaryCodec *ch_walker(const char *type);
+extern struct EtlRowBinaryCodec *ch_walker(const char *type, bool companion);
 
 /* --- readback.c --- */
 
@@ -254,6 +258,9 @@ extern char *ch_mark_prefix(const EtlConnection *connection, Oid relid);
 
 /* Is it a mark of ours, of this pipeline? */
 extern bool ch_mark_parse(const EtlConnection *connection, const char *comment, ChMark *mark);
+
+/* End of the mark of a column that says whether an array is null. */
+#define CH_COMPANION_MARK	":is_null"
 
 /* Is it one of anybody's? */
 extern bool ch_is_mark(const char *comment);

@@ -84,19 +84,18 @@ ch_find_name(List *found, const char *name)
 static void
 put_columns(StringInfo sql, const ChLayout *layout, uint32 generation)
 {
-	for (int i = 0; i < layout->ncolumns; i++)
+	for (int i = 0; i < layout->nparts; i++)
 	{
-		const ChColumn *column = &layout->columns[i];
+		const ChPart *part = &layout->parts[i];
 
-		ch_put_identifier(sql, column->name);
-		appendStringInfo(sql, " %s", column->type);
-		if (generation != 0)
-			appendStringInfo(sql, " COMMENT 'etl:%d:%u'", column->attnum, generation);
-		appendStringInfoString(sql, ", ");
+		if (i > 0)
+			appendStringInfoString(sql, ", ");
+		ch_put_identifier(sql, part->name);
+		appendStringInfo(sql, " %s", part->type);
+		if (part->column && generation != 0)
+			appendStringInfo(sql, " COMMENT 'etl:%d:%u%s'", part->column->attnum, generation,
+							 part->companion ? CH_COMPANION_MARK : "");
 	}
-	for (int i = 0; i < layout->nmeta; i++)
-		appendStringInfo(sql, "%s`%s` %s", i > 0 ? ", " : "", layout->meta[i].name,
-						 layout->meta[i].type);
 }
 
 static void
@@ -154,11 +153,11 @@ put_view(StringInfo sql, const char *database, const ChNames *names, const ChLay
 	appendStringInfoString(sql, "CREATE OR REPLACE VIEW ");
 	ch_put_name(sql, database, names->view);
 	appendStringInfoString(sql, " AS SELECT ");
-	for (int i = 0; i < layout->ncolumns; i++)
+	for (int i = 0; i < layout->nparts && layout->parts[i].column; i++)
 	{
 		if (i > 0)
 			appendStringInfoString(sql, ", ");
-		ch_put_identifier(sql, layout->columns[i].name);
+		ch_put_identifier(sql, layout->parts[i].name);
 	}
 	if (layout->committed_at)
 		appendStringInfoString(sql, ", `_etl_committed_at`");
@@ -213,12 +212,15 @@ ch_plan_table(const EtlShape *shape, const EtlOptions *options, StringInfo ddl)
 		appendStringInfoString(ddl, ";\n");
 		put_view(ddl, database, &names, layout);
 	}
-	for (int i = 0; i < layout->nmeta; i++)
+	for (int i = 0; i < layout->nparts; i++)
 	{
-		EtlColumnPlan *plan = palloc0_object(EtlColumnPlan);
+		EtlColumnPlan *plan;
 
-		plan->name = layout->meta[i].name;
-		plan->type = layout->meta[i].type;
+		if (layout->parts[i].column)
+			continue;			/* describe_column() tells of it */
+		plan = palloc0_object(EtlColumnPlan);
+		plan->name = layout->parts[i].name;
+		plan->type = layout->parts[i].type;
 		own = lappend(own, plan);
 	}
 	return own;

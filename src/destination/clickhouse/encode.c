@@ -56,15 +56,16 @@ struct EtlCodec
  */
 
 EtlRowBinaryCodec *
-ch_walker(const char *type)
+ch_walker(const char *type, bool companion)
 {
+	EtlTypeMapping mapping = {.type = type, .companion = companion};
 	EtlColumn	column;
 
 	memset(&column, 0, sizeof(column));
 	column.name = "";
 	column.type = column.base_type = TEXTOID;
 	column.typmod = column.base_typmod = -1;
-	return etl_rowbinary_codec(&column, type);
+	return etl_rowbinary_codec(&column, &mapping);
 }
 
 static void
@@ -116,12 +117,12 @@ ch_codec_create(const EtlShape *shape, const EtlTarget *target, const EtlOptions
 		const ChColumn *column = &layout->columns[i];
 		bool		keeps = layout->log ? column->source->key_position > 0 : column->sorted;
 
-		codec->columns[i] = etl_rowbinary_codec(column->source, column->type);
+		codec->columns[i] = etl_rowbinary_codec(column->source, &column->mapping);
 		if (!keeps)
 			codec->not_key = bms_add_member(codec->not_key, column->attnum);
 	}
-	codec->string = ch_walker("String");
-	codec->nullable_string = ch_walker("Nullable(String)");
+	codec->string = ch_walker("String", false);
+	codec->nullable_string = ch_walker("Nullable(String)", false);
 	codec->truncates = on_truncate == NULL || strcmp(on_truncate, "log") == 0;
 	if (layout->log)
 		make_keys(codec, shape);
@@ -226,10 +227,10 @@ put_log_meta(EtlCodec *codec, const EtlChange *change, StringInfo out)
 
 static bool
 put_columns(EtlCodec *codec, TupleTableSlot *row, const Bitmapset *missing,
-			StringInfo out, EtlValueError *error)
+			EtlAdjusted *adjusted, StringInfo out, EtlValueError *error)
 {
 	return etl_rowbinary_row(codec->columns, codec->layout->ncolumns,
-							 row->tts_values, row->tts_isnull, missing, out, error);
+							 row->tts_values, row->tts_isnull, missing, adjusted, out, error);
 }
 
 /* What is missing, behind the row. */
@@ -249,13 +250,12 @@ put_missing(const Bitmapset *missing, StringInfo out)
 }
 
 static bool
-encode_truncate(EtlCodec *codec, const EtlChange *change, StringInfo out, EtlValueError *error)
+encode_truncate(EtlCodec *codec, const EtlChange *change, StringInfo out)
 {
 	if (!codec->layout->log || !codec->truncates)
 		return true;
 	for (int i = 0; i < codec->layout->ncolumns; i++)
-		if (!etl_rowbinary_value(codec->columns[i], (Datum) 0, true, out, error))
-			return false;
+		etl_rowbinary_null(codec->columns[i], out);
 	put_log_meta(codec, change, out);
 	return true;
 }
@@ -268,7 +268,8 @@ encode_log(EtlCodec *codec, const EtlChange *change, StringInfo out, EtlValueErr
 
 	if (is_delete)
 		missing = change->old_kind == ETL_OLD_FULL ? NULL : codec->not_key;
-	if (!put_columns(codec, is_delete ? change->old_row : change->new_row, missing, out, error))
+	if (!put_columns(codec, is_delete ? change->old_row : change->new_row, missing,
+					 change->adjusted, out, error))
 		return false;
 	put_log_meta(codec, change, out);
 	if (!is_delete)
@@ -281,8 +282,8 @@ sort_differs(EtlCodec *codec, const EtlChange *change, EtlValueError *error)
 {
 	resetStringInfo(&codec->one);
 	resetStringInfo(&codec->other);
-	return put_columns(codec, change->old_row, codec->not_key, &codec->one, error) &&
-		put_columns(codec, change->new_row, codec->not_key, &codec->other, error) &&
+	return put_columns(codec, change->old_row, codec->not_key, NULL, &codec->one, error) &&
+		put_columns(codec, change->new_row, codec->not_key, NULL, &codec->other, error) &&
 		(codec->one.len != codec->other.len ||
 		 memcmp(codec->one.data, codec->other.data, codec->one.len) != 0);
 }
@@ -290,7 +291,7 @@ sort_differs(EtlCodec *codec, const EtlChange *change, EtlValueError *error)
 static bool
 put_tombstone(EtlCodec *codec, const EtlChange *change, StringInfo out, EtlValueError *error)
 {
-	if (!put_columns(codec, change->old_row, codec->not_key, out, error))
+	if (!put_columns(codec, change->old_row, codec->not_key, change->adjusted, out, error))
 		return false;
 	put_row_meta(codec, change, 0, true, out);
 	return true;
@@ -315,7 +316,7 @@ encode_current(EtlCodec *codec, const EtlChange *change, StringInfo out, EtlValu
 			return false;
 		sub = 1;
 	}
-	if (!put_columns(codec, change->new_row, change->missing, out, error))
+	if (!put_columns(codec, change->new_row, change->missing, change->adjusted, out, error))
 		return false;
 	put_row_meta(codec, change, sub, false, out);
 	put_missing(change->missing, out);
@@ -328,7 +329,7 @@ ch_encode_row(EtlCodec *codec, const EtlChange *change, StringInfo out, EtlValue
 	TupleTableSlot *row = change->op == ETL_DELETE ? change->old_row : change->new_row;
 
 	if (change->op == ETL_TRUNCATE)
-		return encode_truncate(codec, change, out, error);
+		return encode_truncate(codec, change, out);
 	if (row == NULL)
 		return true;
 	return codec->layout->log ? encode_log(codec, change, out, error) :

@@ -390,15 +390,16 @@ check_columns(EtlConnection *connection, const EtlTable *table, const char *name
 		char	   *column = ch_rows_string(&rows);
 		char	   *type = ch_rows_string(&rows);
 
-		for (int i = 0; i < layout->ncolumns; i++)
-			if (strcmp(column, layout->columns[i].name) == 0 &&
-				(layout->columns[i].chosen || same_type(type, layout->columns[i].type)))
+		for (int i = 0; i < layout->nparts; i++)
+		{
+			const ChPart *part = &layout->parts[i];
+			bool		chosen = part->column && part->column->chosen && !part->companion;
+
+			if (strcmp(column, part->name) == 0 && (chosen || same_type(type, part->type)))
 				found++;
-		for (int i = 0; i < layout->nmeta; i++)
-			if (strcmp(column, layout->meta[i].name) == 0 && same_type(type, layout->meta[i].type))
-				found++;
+		}
 	}
-	if (found == layout->ncolumns + layout->nmeta)
+	if (found == layout->nparts)
 		return true;
 	etl_result_set(result, ETL_PARK, ERRCODE_FDW_INCONSISTENT_DESCRIPTOR_INFORMATION,
 				   "the table at the destination has other columns than its rows");
@@ -544,7 +545,8 @@ read_columns(EtlConnection *connection, const EtlTable *table, MemoryContext int
 		int			attnum;
 		unsigned int generation;
 
-		if (rows.broken || sscanf(comment, "etl:%d:%u", &attnum, &generation) != 2)
+		if (rows.broken || sscanf(comment, "etl:%d:%u", &attnum, &generation) != 2 ||
+			strstr(comment, CH_COMPANION_MARK) != NULL)
 			continue;
 		column->attnum = attnum;
 		column->generation = generation;

@@ -24,13 +24,13 @@
 #include "destination/clickhouse/clickhouse.h"
 #include "format/rowbinary.h"
 
-static const ChMeta row_meta[] = {
+static const ChPart row_meta[] = {
 	{"_etl_version", "UInt128"},
 	{"_etl_deleted", "UInt8"},
 	{"_etl_committed_at", "DateTime64(6, 'UTC')"}	/* metadata_columns */
 };
 
-static const ChMeta log_meta[] = {
+static const ChPart log_meta[] = {
 	{"cdc_operation", "LowCardinality(String)"},
 	{"cdc_epoch", "UInt16"},
 	{"cdc_lsn", "UInt64"},
@@ -122,53 +122,150 @@ sort_columns(const EtlShape *shape, const EtlOptions *options)
 	return columns;
 }
 
-static const char *
-type_of(const EtlColumn *column, const EtlOptions *options, bool log, bool sorted)
+/* Is the column among those by which rows replace each other? */
+static bool
+is_sorted(const EtlShape *shape, const EtlColumn *column, const EtlOptions *options)
 {
-	const char *wanted = etl_option_column(options, column->name, "destination_type");
-	bool		nullable = etl_option_bool(options, "nullable");
+	return !ch_is_log(options) &&
+		list_member_ptr(sort_columns(shape, options), unconstify(EtlColumn *, column));
+}
 
-	if (wanted)
-		return wanted;
-	if (log)
-		nullable = true;
-	else
-		nullable = nullable && column->nullable && !sorted && column->key_position == 0;
-	return etl_rowbinary_type(column, nullable);
+/*
+ * What the column becomes.  A log has nulls in every column, since a deletion
+ * has its key alone; but the key tells rows apart there too.
+ */
+static void
+map(const EtlColumn *column, const EtlOptions *options, bool sorted, EtlTypeMapping *mapping)
+{
+	bool		log = ch_is_log(options);
+	bool		key = sorted || column->key_position > 0;
+	EtlTypeWish wish = {
+		.type = etl_option_column(options, column->name, "destination_type"),
+		.policy = etl_value_policy(options, column->name),
+		.nulls = log || (column->nullable && !key),
+		.never_null = !log && !etl_option_bool(options, "nullable"),
+		.key = key
+	};
+
+	etl_rowbinary_map(column, &wish, mapping);
+}
+
+static void
+cannot_hold(const EtlColumn *column, const EtlTypeMapping *mapping, char *message, Size size)
+{
+	snprintf(message, size, "column \"%s\" of type %s cannot be written as %s",
+			 column->name, column->type_name, mapping->type);
 }
 
 const char *
 ch_map_column(const EtlShape *shape, const EtlColumn *column,
 			  const EtlOptions *options, EtlValueError *error)
 {
-	bool		log = ch_is_log(options);
-	bool		sorted = !log &&
-		list_member_ptr(sort_columns(shape, options), unconstify(EtlColumn *, column));
-	const char *type = type_of(column, options, log, sorted);
+	EtlTypeMapping mapping;
 
-	if (etl_rowbinary_supported(column, type))
-		return type;
+	map(column, options, is_sorted(shape, column, options), &mapping);
+	if (etl_rowbinary_supported(column, mapping.type))
+		return mapping.type;
 	error->attnum = column->attnum;
 	error->sqlstate = ERRCODE_FEATURE_NOT_SUPPORTED;
-	snprintf(error->message, sizeof(error->message),
-			 "column \"%s\" of type %s cannot be written as %s",
-			 column->name, column->type_name, type);
+	cannot_hold(column, &mapping, error->message, sizeof(error->message));
 	return NULL;
+}
+
+static const char *
+name_of(const EtlColumn *column, const EtlOptions *options)
+{
+	const char *name = etl_option_column(options, column->name, "destination_column");
+
+	return name ? name : column->name;
+}
+
+/* Of the column that says whether an array is null. */
+#define COMPANION_TYPE	"UInt8"
+
+static const char *
+companion_name(const char *name)
+{
+	return psprintf("%s%s", name, ETL_ROWBINARY_IS_NULL);
+}
+
+/* Sentences for people, joined. */
+static void
+add_note(EtlColumnPlan *plan, const char *note)
+{
+	plan->note = plan->note ? psprintf("%s; %s", plan->note, note) : note;
 }
 
 void
 ch_describe_column(const EtlShape *shape, const EtlColumn *column,
 				   const EtlOptions *options, EtlColumnPlan *plan)
 {
-	const char *name = etl_option_column(options, column->name, "destination_column");
-	EtlValueError error = {0};
+	EtlValuePolicy wanted = etl_value_policy(options, column->name);
+	EtlTypeMapping mapping;
 
 	memset(plan, 0, sizeof(*plan));
-	plan->name = name ? name : column->name;
-	plan->type = ch_map_column(shape, column, options, &error);
-	plan->policy = "error";
-	if (plan->type == NULL)
-		plan->note = pstrdup(error.message);
+	plan->name = name_of(column, options);
+	map(column, options, is_sorted(shape, column, options), &mapping);
+	if (!etl_rowbinary_supported(column, mapping.type))
+	{
+		char		message[sizeof(((EtlValueError *) NULL)->message)];
+
+		cannot_hold(column, &mapping, message, sizeof(message));
+		plan->note = pstrdup(message);
+		return;
+	}
+	plan->type = mapping.type;
+	if (mapping.exactness == ETL_EXACT_WITHIN)
+	{
+		plan->policy = etl_value_policy_name(mapping.policy);
+		if (mapping.range)
+			add_note(plan, psprintf("holds %s", mapping.range));
+		if (mapping.policy != wanted)
+			add_note(plan, psprintf("value_policy %s is not for %s", etl_value_policy_name(wanted),
+									wanted == ETL_POLICY_TEXT ? "a chosen type" : "columns of the key"));
+	}
+	else if (mapping.exactness == ETL_EXACT_TEXT)
+		add_note(plan, "as text");
+	if (mapping.companion)
+	{
+		EtlColumnPlan *companion = palloc0_object(EtlColumnPlan);
+
+		companion->name = companion_name(plan->name);
+		companion->type = COMPANION_TYPE;
+		plan->companion = companion;
+		add_note(plan, psprintf("null is 1 in %s", companion->name));
+	}
+	if (column->nullable && column->key_position == 0 && !ch_is_log(options) &&
+		!etl_option_bool(options, "nullable"))
+		add_note(plan, "null becomes the type's zero");
+}
+
+/* The columns with their companions, and ours. */
+static void
+make_parts(ChLayout *layout)
+{
+	const ChPart *meta = layout->log ? log_meta : row_meta;
+	int			nmeta = layout->log ? lengthof(log_meta) : layout->committed_at ? 3 : 2;
+
+	layout->parts = palloc0_array(ChPart, 2 * layout->ncolumns + nmeta);
+	for (int i = 0; i < layout->ncolumns; i++)
+	{
+		const ChColumn *column = &layout->columns[i];
+		ChPart	   *part = &layout->parts[layout->nparts++];
+
+		part->name = column->name;
+		part->type = column->mapping.type;
+		part->column = column;
+		if (!column->mapping.companion)
+			continue;
+		part = &layout->parts[layout->nparts++];
+		part->name = companion_name(column->name);
+		part->type = COMPANION_TYPE;
+		part->column = column;
+		part->companion = true;
+	}
+	for (int i = 0; i < nmeta; i++)
+		layout->parts[layout->nparts++] = meta[i];
 }
 
 ChLayout *
@@ -180,8 +277,6 @@ ch_layout(const EtlShape *shape, const EtlOptions *options)
 
 	layout->log = ch_is_log(options);
 	layout->committed_at = !layout->log && has_metadata(options, "committed_at");
-	layout->meta = layout->log ? log_meta : row_meta;
-	layout->nmeta = layout->log ? lengthof(log_meta) : layout->committed_at ? 3 : 2;
 	layout->ncolumns = shape->ncolumns;
 	layout->columns = palloc0_array(ChColumn, Max(shape->ncolumns, 1));
 	layout->sorted = palloc0_array(int, Max(shape->ncolumns, 1));
@@ -199,15 +294,15 @@ ch_layout(const EtlShape *shape, const EtlOptions *options)
 	{
 		const EtlColumn *source = &shape->columns[i];
 		ChColumn   *column = &layout->columns[i];
-		const char *name = etl_option_column(options, source->name, "destination_column");
 
 		column->attnum = source->attnum;
 		column->source = source;
-		column->name = name ? name : source->name;
+		column->name = name_of(source, options);
 		column->chosen = etl_option_column(options, source->name, "destination_type") != NULL;
 		column->sorted = list_member_ptr(sorted, unconstify(EtlColumn *, source));
-		column->type = type_of(source, options, layout->log, column->sorted);
+		map(source, options, column->sorted, &column->mapping);
 	}
+	make_parts(layout);
 	return layout;
 }
 
@@ -240,9 +335,9 @@ check_names(const ChLayout *layout, EtlResult *result)
 {
 	static const char hint[] = "Choose another name with option destination_column of the column.";
 
-	for (int i = 0; i < layout->ncolumns; i++)
+	for (int i = 0; i < layout->nparts && layout->parts[i].column; i++)
 	{
-		const char *name = layout->columns[i].name;
+		const char *name = layout->parts[i].name;
 
 		if (is_reserved(name))
 			return refuse(result, ERRCODE_RESERVED_NAME,
@@ -251,7 +346,7 @@ check_names(const ChLayout *layout, EtlResult *result)
 			return refuse(result, ERRCODE_FEATURE_NOT_SUPPORTED,
 						  psprintf("column name \"%s\" cannot be converted to UTF-8", name), hint);
 		for (int j = 0; j < i; j++)
-			if (strcmp(layout->columns[j].name, name) == 0)
+			if (strcmp(layout->parts[j].name, name) == 0)
 				return refuse(result, ERRCODE_DUPLICATE_COLUMN,
 							  psprintf("two columns would be named \"%s\" at the destination", name), hint);
 	}

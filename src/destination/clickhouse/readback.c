@@ -67,7 +67,8 @@ make_plan(ReadBack *call, const EtlTable *table, int ncolumns, const AttrNumber 
 	call->ncolumns = ncolumns;
 	for (int i = 0; i < layout->ncolumns; i++)
 	{
-		call->walkers[i] = ch_walker(layout->columns[i].type);
+		call->walkers[i] = ch_walker(layout->columns[i].mapping.type,
+									 layout->columns[i].mapping.companion);
 		if (layout->columns[i].source->key_position > 0)
 			call->keys[call->nkeys++] = i;
 	}
@@ -78,7 +79,7 @@ make_plan(ReadBack *call, const EtlTable *table, int ncolumns, const AttrNumber 
 			if (layout->columns[j].attnum == attnums[i])
 				call->columns[i] = j;
 	}
-	call->string = ch_walker("String");
+	call->string = ch_walker("String", false);
 	initStringInfo(&call->key);
 }
 
@@ -93,6 +94,8 @@ put_expression(StringInfo out, const char *type_text, const char *data, uint32 l
 	int64		days;
 
 	etl_rowbinary_parse(type_text, &type);
+	if (type.dimensions > 0)
+		return false;
 	if (type.nullable)
 	{
 		if (len < 1 || data[0] != 0)
@@ -190,7 +193,7 @@ take_key(ReadBack *call, const EtlItem *item, StringInfo sql)
 			appendBinaryStringInfo(&call->key, item->data + at, n);
 			if (sql && nkeys > 0)
 				appendStringInfoString(sql, ", ");
-			if (sql && !put_expression(sql, layout->columns[i].type, item->data + at, n))
+			if (sql && !put_expression(sql, layout->columns[i].mapping.type, item->data + at, n))
 				break;
 			nkeys++;
 		}
@@ -210,6 +213,7 @@ take_key(ReadBack *call, const EtlItem *item, StringInfo sql)
 	return false;
 }
 
+/* A column stands for its companion too: a value has both. */
 static void
 put_names(StringInfo out, const ReadBack *call, int n, const int *columns, bool first)
 {
@@ -217,10 +221,15 @@ put_names(StringInfo out, const ReadBack *call, int n, const int *columns, bool 
 	{
 		if (columns[i] < 0)
 			continue;
-		if (!first)
-			appendStringInfoString(out, ", ");
-		ch_put_identifier(out, call->layout->columns[columns[i]].name);
-		first = false;
+		for (int j = 0; j < call->layout->nparts; j++)
+		{
+			if (call->layout->parts[j].column != &call->layout->columns[columns[i]])
+				continue;
+			if (!first)
+				appendStringInfoString(out, ", ");
+			ch_put_identifier(out, call->layout->parts[j].name);
+			first = false;
+		}
 	}
 }
 
@@ -357,16 +366,21 @@ fill_known(const ReadBack *call, const ChPlace *place, uint16 epoch, int nrows, 
 						  const uint32 *lens),
 		   void *arg)
 {
-	static const char null_value = 1;
-
 	memset(&newest->version, 0, sizeof(newest->version));
 	newest->version.epoch = place->epoch;
 	newest->version.commit_lsn = place->lsn;
 	newest->version.ordinal = place->ordinal;
 	for (int i = 0; i < call->ncolumns; i++)
 	{
-		newest->values[i] = &null_value;
-		newest->lens[i] = 1;
+		StringInfoData null;
+
+		newest->values[i] = NULL;
+		if (call->columns[i] < 0)
+			continue;
+		initStringInfo(&null);
+		etl_rowbinary_null(call->walkers[call->columns[i]], &null);
+		newest->values[i] = null.data;
+		newest->lens[i] = null.len;
 	}
 	for (int i = 0; i < nrows; i++)
 		if (!is_older(&newest->version, epoch, &rows[i]))

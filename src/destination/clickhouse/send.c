@@ -48,7 +48,7 @@ static void
 put_head(StringInfo out, const EtlTable *table)
 {
 	ChLayout   *layout = ch_layout(table->shape, table->options);
-	int			n = layout->ncolumns + layout->nmeta;
+	int			n = layout->nparts;
 
 	while (n >= 0x80)
 	{
@@ -56,14 +56,10 @@ put_head(StringInfo out, const EtlTable *table)
 		n >>= 7;
 	}
 	etl_rowbinary_uint8(out, n);
-	for (int i = 0; i < layout->ncolumns; i++)
-		etl_rowbinary_string(out, layout->columns[i].name, strlen(layout->columns[i].name));
-	for (int i = 0; i < layout->nmeta; i++)
-		etl_rowbinary_string(out, layout->meta[i].name, strlen(layout->meta[i].name));
-	for (int i = 0; i < layout->ncolumns; i++)
-		etl_rowbinary_string(out, layout->columns[i].type, strlen(layout->columns[i].type));
-	for (int i = 0; i < layout->nmeta; i++)
-		etl_rowbinary_string(out, layout->meta[i].type, strlen(layout->meta[i].type));
+	for (int i = 0; i < layout->nparts; i++)
+		etl_rowbinary_string(out, layout->parts[i].name, strlen(layout->parts[i].name));
+	for (int i = 0; i < layout->nparts; i++)
+		etl_rowbinary_string(out, layout->parts[i].type, strlen(layout->parts[i].type));
 }
 
 /* The rows that are to be sent as spans; 0 when there are none. */

@@ -45,10 +45,15 @@ null_codec_create(const EtlShape *shape, const EtlTarget *target,
 	{
 		const EtlColumn *column = &shape->columns[i];
 		bool		is_key = column->key_position > 0;
+		EtlTypeWish wish = {
+			.policy = ETL_POLICY_NULL,	/* everything is taken */
+			.nulls = column->nullable && !is_key,
+			.key = is_key
+		};
+		EtlTypeMapping mapping;
 
-		codec->columns[i] =
-			etl_rowbinary_codec(column,
-								etl_rowbinary_type(column, column->nullable && !is_key));
+		etl_rowbinary_map(column, &wish, &mapping);
+		codec->columns[i] = etl_rowbinary_codec(column, &mapping);
 		if (!is_key)
 			codec->not_key = bms_add_member(codec->not_key, column->attnum);
 	}
@@ -70,7 +75,7 @@ null_encode_row(EtlCodec *codec, const EtlChange *change, StringInfo out,
 	if (!etl_rowbinary_row(codec->columns, codec->ncolumns,
 						   row->tts_values, row->tts_isnull,
 						   is_delete ? codec->not_key : change->missing,
-						   out, error))
+						   change->adjusted, out, error))
 		return false;
 	etl_rowbinary_version(out, &change->position);
 	etl_rowbinary_uint8(out, is_delete);

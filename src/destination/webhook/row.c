@@ -100,16 +100,19 @@ webhook_describe_column(const EtlShape *shape, const EtlColumn *column,
 	plan->type = etl_json_kind(etl_json_codec(column->type, column->typmod, &json));
 }
 
-/* Append the column's value in the slot. */
+/*
+ * Append the column's value in the slot.  "*deviated" (or NULL) is set when it
+ * is an array whose bounds made it a text.
+ */
 static inline void
-put_value(const WebhookColumn *column, TupleTableSlot *slot, StringInfo out)
+put_value(const WebhookColumn *column, TupleTableSlot *slot, StringInfo out, bool *deviated)
 {
 	int			i = column->attnum - 1;
 
 	if (i >= slot->tts_nvalid || slot->tts_isnull[i])
 		appendBinaryStringInfo(out, "null", 4);
 	else
-		etl_json_value(column->codec, slot->tts_values[i], out, NULL);
+		etl_json_value(column->codec, slot->tts_values[i], out, deviated);
 }
 
 /* Is the column's value in the new row a mere pointer to what it was before? */
@@ -165,7 +168,7 @@ put_key(EtlCodec *codec, const EtlChange *change, bool old, bool object, StringI
 			}
 			slot = change->old_row;
 		}
-		put_value(column, slot, out);
+		put_value(column, slot, out, NULL);
 	}
 	appendStringInfoChar(out, object ? '}' : ']');
 }
@@ -198,6 +201,7 @@ put_new_row(EtlCodec *codec, const EtlChange *change, StringInfo out)
 	{
 		const WebhookColumn *column = &codec->columns[i];
 		TupleTableSlot *slot = change->new_row;
+		bool		deviated = false;
 
 		if (is_unknown(column, change))
 		{
@@ -212,7 +216,9 @@ put_new_row(EtlCodec *codec, const EtlChange *change, StringInfo out)
 		}
 		appendBinaryStringInfo(out, column->member + first, column->member_len - first);
 		first = false;
-		put_value(column, slot, out);
+		put_value(column, slot, out, &deviated);
+		if (unlikely(deviated))
+			etl_adjusted_note(change->adjusted, column->attnum);
 	}
 	appendStringInfoChar(out, '}');
 }
@@ -238,7 +244,7 @@ put_old_row(EtlCodec *codec, const EtlChange *change, EtlOldKind kind, StringInf
 			continue;
 		appendBinaryStringInfo(out, column->member + first, column->member_len - first);
 		first = false;
-		put_value(column, change->old_row, out);
+		put_value(column, change->old_row, out, NULL);
 	}
 	appendStringInfo(out, "},\"old_table_row_kind\":\"%s\"", kind == ETL_OLD_FULL ? "full" : "key");
 }
