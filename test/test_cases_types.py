@@ -48,12 +48,13 @@ CREATE TABLE t32(id int PRIMARY KEY, at timestamptz, n int, s text, b boolean);
 CREATE TABLE t32_zero(id int PRIMARY KEY, at timestamptz, n int, s text, b boolean);
 CREATE TABLE t33(id int PRIMARY KEY, a text, b text);
 CREATE TABLE t35(id int PRIMARY KEY, j jsonb, k jsonb);
+CREATE TABLE t35_json(id int PRIMARY KEY, j jsonb, k json NOT NULL);
 """
 
 OPTIONS = {"t02": {"value_policy": "null"}, "t08": {"value_policy": "clamp"}, "t08_null": {"value_policy": "null"},
            "t08_text": {"value_policy": "text"}, "t09": {"value_policy": "clamp"}, "t12": {"value_policy": "clamp"},
            "t12_null": {"value_policy": "null"}, "t22": {"value_policy": "null"}, "t22_text": {"value_policy": "text"},
-           "t32_zero": {"nullable": False}}
+           "t32_zero": {"nullable": False}, "t35_json": {"value_policy": "null"}}
 
 TIMES = """
 INSERT INTO {0} VALUES (1, 'infinity', '-infinity', 'infinity'), (2, '2024-01-01', '2024-01-01 00:00+00', '2024-01-01');
@@ -102,6 +103,8 @@ INSERT INTO t33 VALUES (1, '__debezium_unavailable_value', 'NULL'), (2, '\N', ''
     (4, E'tab\there\nnl\\back\r\x01\x7f', '"quoted",comma;semi|pipe'),
     (5, chr(128512) || chr(65279) || U&'e\0301', U&'\+10FFFF');
 UPDATE t33 SET b = '__debezium_unavailable_value' WHERE id = 4;
+INSERT INTO t35_json VALUES (1, '{"a":{"b":[1,null,"x"]}}', '{"i":9007199254740993,"f":0.1}'), (2, '"str"', '{}'), (3, NULL, '{"z":[]}'),
+    (4, '{"big":18446744073709551616}', '{}');
 INSERT INTO t35 VALUES (1, '{"a":{"b":[1,null,"x"]}}', 'null'), (2, '"str"', '[]'), (3, NULL, '1');
 """ + "".join(TIMES.format(t) for t in ("t08", "t08_null", "t08_text")) \
     + "".join(FAR.format(t) for t in ("t12", "t12_null", "t12_error")) \
@@ -164,6 +167,9 @@ def outcome(server):
         for schema in ("c", "s"):
             for table, options in OPTIONS.items():
                 server.sql("SELECT etl.alter_table('p', %s::regclass, %s)", (f"{schema}.{table}", Jsonb(options)), db)
+            for column in "jk":
+                server.sql("SELECT etl.alter_column('p', %s::regclass, %s, '{\"destination_type\": \"JSON\"}')",
+                           (f"{schema}.t35_json", column), db)
         server.sql("SELECT etl.start_pipeline('p')", db=db)
         assert server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
         server.psql(f"SET search_path = s, public; {ROWS}", db)
@@ -280,3 +286,10 @@ def test_t33_no_text_means_anything_to_us(outcome):
 
 def test_t35_json_null_and_sql_null_stay_different(outcome):
     outcome.is_("t35", [('{"a": {"b": [1, null, "x"]}}', "null"), ('"str"', "[]"), (None, "1")])
+
+
+def test_t35_json_is_the_destinations_own_type_by_option(outcome):
+    assert outcome.types("t35_json") == {"id": "Int32", "j": "Nullable(JSON)", "k": "Nullable(JSON)"}
+    outcome.is_("t35_json", [('{"a":{"b":[1,null,"x"]}}', '{"f":0.1,"i":9007199254740993}', "1"), (None, "{}", ""),
+                             (None, '{"z":[]}', ""), (None, "{}", "")],
+                "toString(j) j, toString(k) k, toString(j.a.b[1]) b")

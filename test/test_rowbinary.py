@@ -330,6 +330,31 @@ def test_what_has_a_structure_is_json(pg, read):
                      '"[-1:1]={7,8,9}"', '["1.5"]', "[1,2]", "[]"]]
 
 
+DOCUMENTS = [
+    ('{"a":{"b":[1,null,"x"]}}', True), ("{}", True), (' { "a" : [ ] , "b" : "x.y{\\"}" } ', True), ('{"a":[1.5,2,-3e-2]}', True),
+    ('{"v":18446744073709551615,"w":-9223372036854775808,"x":0.1,"y":1.50}', True), ('{"a":[true,null,false]}', True),
+    ("null", False), ("[]", False), ('"x"', False), ("1", False), ('{"v":18446744073709551616}', False),
+    ('{"v":0.1234567890123456789}', False), ('{"v":1e400}', False), ('{"v":-9223372036854775809}', False), ('{"a":[1,true]}', False),
+    ('{"a.b":1}', False), ('{"a":[{"b":{"c.d":1}}]}', False), ('{"a":' + "[" * 5 + '{"x":1e309}' + "]" * 5 + "}", False),
+]
+
+
+@pytest.mark.parametrize("text,held", DOCUMENTS, ids=[t for t, _ in DOCUMENTS])
+def test_documents_that_json_holds(pg, text, held):
+    for source in ("json", "jsonb"):
+        query = f"SELECT $${text}$$::{source} AS some_column"
+        if held:
+            want = pg.execute(f"SELECT ($${text}$$::{source})::text").fetchone()[0].encode()
+            assert encode(pg, query, ["JSON"]) == bytes([len(want)]) + want
+            assert encode(pg, query, ["Nullable(JSON)"], "null")[0] == 0
+        else:
+            assert refused(pg, query, ["JSON"])[0] == refused(pg, query, ["JSON"], "clamp")[0] == "22032"
+            assert encode(pg, query, ["Nullable(JSON)"], "null") == b"\x01"
+    assert refused(pg, "SELECT '{\"a\":1,\"a\":2}'::json", ["JSON"])[0] == "22032"
+    assert refused(pg, "SELECT 'x'::text", ["JSON"])[0] == "42846"
+    assert encode(pg, "SELECT null::json", ["JSON"]) == b"\x02{}"
+
+
 OTHER_ARRAYS = [
     ("'{{1,2},{3,4}}'::int[]", "Array(Nullable(Int32))", "2202E"), ("'{1,2}'::int[]", "Array(Array(Nullable(Int32)))", "2202E"),
     ("'[0:1]={1,2}'::int[]", "Array(Nullable(Int32))", "2202E"), ("'[2:3][5:5]={{1},{2}}'::int[]", "Array(Array(Int32))", "2202E"),

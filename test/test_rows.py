@@ -204,3 +204,16 @@ def test_unchanged_arrays_come_with_what_says_whether_they_are_null(flow):
     seen = flow.log("id, n, length(a), a__is_null, length(m), m__is_null")
     assert sorted(row for row in seen if row[0] > 2 and row[1] == 5) == [
         (3, 5, 2000, 0, 0, 1), (4, 5, 2000, 0, 2000, 0), (5, 5, 2000, 0, 0, 1), (6, 5, 2000, 0, 2000, 0)]
+
+
+def test_unchanged_documents_of_type_json(flow):
+    run = flow.start("CREATE TABLE t (id int PRIMARY KEY, n int, j jsonb); ALTER TABLE t ALTER j SET STORAGE external;"
+                     "INSERT INTO t SELECT i, 0, jsonb_build_object('k', repeat('y', 20000), 'i', i) FROM generate_series(1, 3) i", kinds="c")
+    run("SELECT etl.alter_column('c', 't', 'j', '{\"destination_type\": \"JSON\"}')")
+    flow.wait()
+    run("UPDATE t SET n = 1")
+    flow.wait()
+    flow.behind("UPDATE t SET n = 2; UPDATE t SET j = '{\"later\": true}' WHERE id = 1; UPDATE t SET j = NULL WHERE id = 2")
+    flow.wait()
+    found = flow.ch.query(f"SELECT id, n, toString(j) FROM {flow.lakes['c']}.public_t_current ORDER BY id")
+    assert [(i, n, j if j is None or len(j) < 100 else len(j)) for i, n, j in found] == [(1, 2, '{"later":true}'), (2, 2, None), (3, 2, 20014)]

@@ -21,6 +21,7 @@
 #include "access/htup_details.h"
 #include "mb/pg_wchar.h"
 #include "utils/date.h"
+#include "utils/jsonb.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
@@ -286,7 +287,13 @@ static void
 put_null(const EtlRowBinaryCodec *codec, StringInfo out)
 {
 	int			width = codec->nullable || codec->width == 0 ? 1 : codec->width;
-	char	   *p = reserve(out, width + 1);
+	char	   *p = reserve(out, width + 2);
+
+	if (unlikely((codec->action == RB_JSON || codec->action == RB_JSONB) && !codec->nullable))
+	{
+		put_string(out, "{}", 2);
+		return;
+	}
 
 	/* NULL; or the zero: so many bytes, or nothing of which there may be many */
 	if (codec->nullable)
@@ -341,6 +348,36 @@ put_json(EtlRowBinaryCodec *codec, Datum value, StringInfo out)
 		pfree(json.data);
 		json.data = NULL;
 	}
+}
+
+/* A document for the type JSON. */
+static bool
+put_document(const EtlRowBinaryCodec *codec, const char *json, uint32 len,
+			 StringInfo out, EtlValueError *error)
+{
+	if (!etl_rowbinary_json_holds(json, len))
+		return etl_rowbinary_refuse(codec, ERRCODE_INVALID_JSON_TEXT,
+									"would not be the same in", error);
+	put_text(codec, out, json, len);
+	return true;
+}
+
+static bool
+put_jsonb(const EtlRowBinaryCodec *codec, struct varlena *value, StringInfo out, EtlValueError *error)
+{
+	MemoryContext old;
+	Jsonb	   *document;
+	char	   *text;
+
+	/* may be in the scratch context already: no reset */
+	if (scratch == NULL)
+		(void) take_scratch();
+	scratch_used = true;
+	old = MemoryContextSwitchTo(scratch);
+	document = DatumGetJsonbP(PointerGetDatum(value));
+	text = JsonbToCString(NULL, &document->root, VARSIZE(document));
+	MemoryContextSwitchTo(old);
+	return put_document(codec, text, strlen(text), out, error);
 }
 
 /* There is room for FIXED_ROOM bytes; the NULL byte is written. */
@@ -433,6 +470,11 @@ put_value(EtlRowBinaryCodec *codec, Datum value, StringInfo out,
 		case RB_STRING_JSON:
 			put_json(codec, value, out);
 			return true;
+		case RB_JSON:
+			bytes = readable(value);
+			return put_document(codec, VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes), out, error);
+		case RB_JSONB:
+			return put_jsonb(codec, readable(value), out, error);
 		case RB_ARRAY:
 			return etl_rowbinary_array(codec, value, false, out, error);
 		case RB_REFUSE:

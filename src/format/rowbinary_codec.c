@@ -149,6 +149,12 @@ plan_ticks(EtlRowBinaryCodec *codec, int scale, int64 zero,
 	return RB_TICKS;
 }
 
+static bool
+needs_conversion(void)
+{
+	return GetDatabaseEncoding() != PG_UTF8 && GetDatabaseEncoding() != PG_SQL_ASCII;
+}
+
 /* Is its text one that PostgreSQL alone could take apart? */
 static bool
 has_structure(Oid source)
@@ -168,8 +174,7 @@ plan_string(EtlRowBinaryCodec *codec, Oid source)
 	Oid			output;
 	bool		is_varlena;
 
-	codec->convert = GetDatabaseEncoding() != PG_UTF8 &&
-		GetDatabaseEncoding() != PG_SQL_ASCII;
+	codec->convert = needs_conversion();
 
 	switch (source)
 	{
@@ -252,7 +257,8 @@ plan_scalar(EtlRowBinaryCodec *codec, Oid source, const EtlRowBinaryType *type)
 		case ETL_RB_UUID:
 			return source == UUIDOID ? RB_UUID_HALVES : RB_REFUSE;
 		case ETL_RB_JSON:
-			return RB_REFUSE;
+			codec->convert = needs_conversion();
+			return source == JSONOID ? RB_JSON : source == JSONBOID ? RB_JSONB : RB_REFUSE;
 		case ETL_RB_STRING:
 			return plan_string(codec, source);
 		case ETL_RB_FIXED_STRING:

@@ -35,6 +35,8 @@ typedef enum EtlRowBinaryAction
 	RB_STRING_MONEY,
 	RB_STRING_OUTPUT,			/* output function to String */
 	RB_STRING_JSON,				/* as webhooks get it, to String */
+	RB_JSON,					/* json to JSON, as text */
+	RB_JSONB,					/* the same of jsonb */
 	RB_ARRAY
 } EtlRowBinaryAction;
 
@@ -82,6 +84,11 @@ extern int64 etl_rowbinary_integer(const EtlRowBinaryCodec *codec, Datum value);
 /* Append an array; "drop_bounds": as if its lower bounds were 1. */
 extern bool etl_rowbinary_array(EtlRowBinaryCodec *codec, Datum value, bool drop_bounds,
 								StringInfo out, EtlValueError *error);
+
+/* --- rowbinary_json.c --- */
+
+/* Would the type JSON hold this text, which is valid JSON, as it is? */
+extern bool etl_rowbinary_json_holds(const char *json, uint32 len);
 
 /* --- rowbinary_clamp.c --- */
 

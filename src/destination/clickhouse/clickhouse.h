@@ -217,9 +217,9 @@ extern int	ch_classify(const EtlHttpResponse *response, ChKind kind, EtlResult *
 extern bool ch_run(EtlConnection *connection, ChKind kind, const char *sql,
 				   ChRows *rows, int *code, EtlResult *result);
 
-/* Start an INSERT whose data are the spans. */
+/* Start an INSERT whose data are the spans; "json": with columns of that type. */
 extern EtlHttpTransfer *ch_start_insert(EtlConnection *connection, const char *sql,
-										EtlPhase phase, const char *token,
+										EtlPhase phase, bool json, const char *token,
 										int nspans, const EtlSpan *spans);
 
 /* --- names.c --- */

@@ -274,7 +274,7 @@ is_busy(EtlConnection *connection)
 }
 
 EtlHttpTransfer *
-ch_start_insert(EtlConnection *connection, const char *sql, EtlPhase phase,
+ch_start_insert(EtlConnection *connection, const char *sql, EtlPhase phase, bool json,
 				const char *token, int nspans, const EtlSpan *spans)
 {
 	EtlHttpRequest request;
@@ -299,6 +299,8 @@ ch_start_insert(EtlConnection *connection, const char *sql, EtlPhase phase,
 						   "&max_partitions_per_insert_block=0"
 						   "&insert_deduplication_token=");
 	put_encoded(&url, token);
+	if (json)					/* older servers do not know it */
+		appendStringInfoString(&url, "&input_format_binary_read_json_as_string=1");
 	appendStringInfoString(&url, "&query=");
 	put_encoded(&url, sql);
 

@@ -240,6 +240,7 @@ put_query(StringInfo out, ReadBack *call, const EtlConnection *connection, const
 {
 	const char *version = call->layout->log ? "(`cdc_epoch`, `cdc_lsn`, `cdc_ordinal`)" : "`_etl_version`";
 	bool		any = false;
+	bool		json = false;
 
 	appendStringInfoString(out, "SELECT ");
 	put_names(out, call, call->nkeys, call->keys, true);
@@ -267,6 +268,11 @@ put_query(StringInfo out, ReadBack *call, const EtlConnection *connection, const
 	}
 	appendStringInfoString(out, ") GROUP BY ");
 	put_names(out, call, call->nkeys, call->keys, true);
+	for (int i = 0; i < call->ncolumns; i++)
+		json = json || (call->columns[i] >= 0 &&
+						strstr(call->layout->columns[call->columns[i]].mapping.type, "JSON") != NULL);
+	if (json)					/* as rows have it; older servers do not know it */
+		appendStringInfoString(out, " SETTINGS output_format_binary_write_json_as_string = 1");
 	appendStringInfoString(out, " FORMAT RowBinary");
 	return any && call->nkeys > 0;
 }

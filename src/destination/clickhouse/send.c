@@ -43,10 +43,14 @@ is_in_log(const ChPlace *place, uint16 epoch, const EtlItem *item)
 	return item->ordinal <= place->ordinal;
 }
 
-/* Names and types of the columns, as RowBinaryWithNamesAndTypes begins. */
-static void
+/*
+ * Names and types of the columns, as RowBinaryWithNamesAndTypes begins; true
+ * if there are JSON ones.
+ */
+static bool
 put_head(StringInfo out, const EtlTable *table)
 {
+	bool		json = false;
 	ChLayout   *layout = ch_layout(table->shape, table->options);
 	int			n = layout->nparts;
 
@@ -59,7 +63,11 @@ put_head(StringInfo out, const EtlTable *table)
 	for (int i = 0; i < layout->nparts; i++)
 		etl_rowbinary_string(out, layout->parts[i].name, strlen(layout->parts[i].name));
 	for (int i = 0; i < layout->nparts; i++)
+	{
 		etl_rowbinary_string(out, layout->parts[i].type, strlen(layout->parts[i].type));
+		json = json || strstr(layout->parts[i].type, "JSON") != NULL;
+	}
+	return json;
 }
 
 /* The rows that are to be sent as spans; 0 when there are none. */
@@ -128,6 +136,7 @@ start(EtlConnection *connection, EtlBatch *batch, ChSend *send)
 	const EtlItem *last;
 	StringInfoData sql;
 	StringInfoData head;
+	bool		json;
 
 	if (batch->bytes > MOST_BYTES && batch->nitems > 1)
 	{
@@ -153,14 +162,14 @@ start(EtlConnection *connection, EtlBatch *batch, ChSend *send)
 		return;					/* done already */
 
 	initStringInfo(&head);
-	put_head(&head, table);
+	json = put_head(&head, table);
 	spans[0].data = head.data;
 	spans[0].len = head.len;
 	initStringInfo(&sql);
 	appendStringInfoString(&sql, "INSERT INTO ");
 	ch_put_table(&sql, connection, name);
 	appendStringInfoString(&sql, " FORMAT RowBinaryWithNamesAndTypes");
-	send->transfer = ch_start_insert(connection, sql.data, batch->phase,
+	send->transfer = ch_start_insert(connection, sql.data, batch->phase, json,
 									 make_token(connection, batch, first, last, nspans, spans + 1),
 									 nspans + 1, spans);
 }
