@@ -1,9 +1,9 @@
 """Values of every type for property tests, as the texts that PostgreSQL's input functions read.
 
 values("numeric(12,2)") is a hypothesis strategy of such texts.  Each draws ordinary values, the
-extremes of the type, and what other programs have stumbled over.  `held` leaves out what no
-destination's type can hold (years past 2299, NaN in a Decimal), `small` what does not fit into
-an index.  array_text(), row_text() and range texts are built from their elements' texts.
+extremes of the type, and what other programs have stumbled over.  `held` leaves out what not
+every destination's type can hold (years past 2299, NaN in a Decimal, arrays of several
+dimensions), `small` what does not fit into an index.  array_text(), row_text() and range texts are built from their elements' texts.
 """
 
 import json
@@ -342,7 +342,7 @@ SCALARS = {
     "mail": lambda held, small: text(None, small),
     "bits": lambda held, small: st.text("01", max_size=8),
     "day": lambda held, small: days(held),
-    "numbers": lambda held, small: arrays(integer(-2 ** 31, 2 ** 31 - 1), "integer"),
+    "numbers": lambda held, small: arrays(integer(-2 ** 31, 2 ** 31 - 1), "integer", held),
 }
 
 # Types of columns that may be a key: of a btree, with texts that fit into an index, and of a text
@@ -354,10 +354,12 @@ KEYS = ["smallint", "integer", "bigint", "oid", "numeric", "numeric(12,2)", "tex
 DELIMITERS = {"box": ";"}
 
 
-def arrays(element, name):
+def arrays(element, name, held):
     """Of one and of two dimensions, empty, with NULLs; rarely with bounds of its own."""
     delimiter = DELIMITERS.get(name, ",")
     one = st.lists(optional(element), max_size=4)
+    if held:
+        return one.map(lambda e: array_text(e, delimiter))
     two = st.integers(1, 3).flatmap(lambda n: st.lists(st.lists(optional(element), min_size=n, max_size=n), min_size=1, max_size=2))
     made = st.one_of(one, one, one, two).map(lambda e: array_text(e, delimiter))
     bounded = st.lists(element, min_size=3, max_size=3).map(lambda e: "[-1:1]=" + array_text(e, delimiter))
@@ -368,7 +370,7 @@ def values(name, held=False, small=False):
     """A strategy of texts of the type `name`."""
     if name.endswith("[]"):
         element = name[:-2]
-        return arrays(SCALARS[element](held, True), element)
+        return arrays(SCALARS[element](held, True), element, held)
     return SCALARS[name](held, small)
 
 
