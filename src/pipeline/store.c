@@ -255,6 +255,11 @@ etl_store_finished_copy(int64 pipeline_id, Oid relid, uint32 generation,
 	etl_store_shape(pipeline_id, shape, layout);
 }
 
+/*
+ * What is to be stored waits in a list, so it may be about a table whose drop
+ * is stored before it: dropped stays dropped, here and below.  A rule alone
+ * brings the table back.
+ */
 void
 etl_store_state(int64 pipeline_id, Oid relid, EtlTableState state)
 {
@@ -264,7 +269,7 @@ etl_store_state(int64 pipeline_id, Oid relid, EtlTableState state)
 	param_oid(&params, relid);
 	param_text(&params, etl_table_state_name(state));
 	run("UPDATE etl.table_state SET state = $3"
-		" WHERE pipeline_id = $1 AND relid = $2 AND state <> $3", &params);
+		" WHERE pipeline_id = $1 AND relid = $2 AND state NOT IN ($3, 'dropped')", &params);
 }
 
 void
@@ -279,7 +284,7 @@ etl_store_init(int64 pipeline_id, Oid relid, EtlCopyReason reason, bool beside)
 	run("UPDATE etl.table_state SET state = 'init', reason = $3, recovery = NULL,"
 		"  owned_generation = CASE WHEN $4 THEN owned_generation ELSE 0 END,"
 		"  owned_from = CASE WHEN $4 THEN owned_from END"
-		" WHERE pipeline_id = $1 AND relid = $2", &params);
+		" WHERE pipeline_id = $1 AND relid = $2 AND state <> 'dropped'", &params);
 }
 
 void
