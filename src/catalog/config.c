@@ -18,6 +18,7 @@
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_foreign_server.h"
+#include "catalog/pg_type.h"
 #include "catalog/pg_user_mapping.h"
 #include "executor/spi.h"
 #include "foreign/foreign.h"
@@ -33,6 +34,7 @@
 #include "catalog/config.h"
 #include "catalog/options.h"
 #include "compat.h"
+#include "schema/shape.h"
 
 #define MIN_QUEUE_SIZE	((Size) 16 * 1024 * 1024)
 
@@ -234,6 +236,46 @@ load_tables(EtlConfig *config)
 	}
 }
 
+/* Newest shape of a generation. */
+static EtlShape *
+read_shape(const EtlConfig *config, Oid relid, uint32 generation)
+{
+	Oid			types[] = {INT8OID, OIDOID, INT4OID};
+	Datum		values[] = {
+		Int64GetDatum(config->id), ObjectIdGetDatum(relid), Int32GetDatum((int32) generation)
+	};
+	bool		isnull;
+	bytea	   *flat;
+
+	if (SPI_execute_with_args("SELECT shape FROM etl.schema_history"
+							  " WHERE pipeline_id = $1 AND relid = $2 AND generation = $3"
+							  " ORDER BY version DESC LIMIT 1",
+							  3, types, values, NULL, true, 1) != SPI_OK_SELECT || SPI_processed == 0)
+		elog(ERROR, "could not read the shape of table %u", relid);
+	flat = DatumGetByteaPP(column(1, &isnull));
+	return etl_shape_deserialize(VARDATA_ANY(flat), VARSIZE_ANY_EXHDR(flat));
+}
+
+/* A generation that was made with other options: does it look otherwise? */
+static void
+load_layout(EtlConfig *config, Oid relid, uint32 generation, const EtlOptions *now, const char *layout)
+{
+	EtlShape   *shape = read_shape(config, relid, generation);
+	MemoryContext old = MemoryContextSwitchTo(config->context);
+	EtlOptions *options = etl_options_with_layout(now, layout, shape);
+
+	if (options != NULL)
+	{
+		EtlLayoutConfig *made = palloc0(sizeof(EtlLayoutConfig));
+
+		made->relid = relid;
+		made->generation = generation;
+		made->options = options;
+		config->layouts = lappend(config->layouts, made);
+	}
+	MemoryContextSwitchTo(old);
+}
+
 /* Generations that look otherwise than their tables' options say now. */
 static void
 load_layouts(EtlConfig *config)
@@ -251,30 +293,26 @@ load_layouts(EtlConfig *config)
 							  " WHERE h.pipeline_id = $1 AND h.layout IS NOT NULL",
 							  1, types, values, NULL, true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not read layouts of pipeline " INT64_FORMAT, config->id);
-	MemoryContextSwitchTo(config->context); /* SPI leaves us in its own */
 	rows = SPI_tuptable;
 	nrows = SPI_processed;
 
+	/* what is only read here may go with SPI */
 	for (uint64 i = 0; i < nrows; i++)
 	{
 		bool		isnull;
 		const char *layout = SPI_getvalue(rows->vals[i], rows->tupdesc, 3);
 		EtlOptions *now = etl_config_table_options(config, SPI_getvalue(rows->vals[i], rows->tupdesc, 4),
 												   SPI_getvalue(rows->vals[i], rows->tupdesc, 5));
-		EtlLayoutConfig *made;
 
 		if (now != last)
 			text = etl_options_layout(now);
 		last = now;
-		if (text == NULL || strcmp(text, layout) == 0)
-			continue;
-		made = palloc0(sizeof(EtlLayoutConfig));
-		made->relid = DatumGetObjectId(SPI_getbinval(rows->vals[i], rows->tupdesc, 1, &isnull));
-		made->generation = (uint32) DatumGetInt32(SPI_getbinval(rows->vals[i], rows->tupdesc, 2, &isnull));
-		made->options = etl_options_with_layout(now, layout);
-		if (made->options != NULL)
-			config->layouts = lappend(config->layouts, made);
+		if (text != NULL && strcmp(text, layout) != 0)
+			load_layout(config, DatumGetObjectId(SPI_getbinval(rows->vals[i], rows->tupdesc, 1, &isnull)),
+						(uint32) DatumGetInt32(SPI_getbinval(rows->vals[i], rows->tupdesc, 2, &isnull)),
+						now, layout);
 	}
+	MemoryContextSwitchTo(config->context);
 }
 
 /* The members of EtlConfig that mirror general options. */

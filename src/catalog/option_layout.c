@@ -9,8 +9,9 @@
  * that is there goes on receiving changes as it was made, while a new one is
  * copied; so nothing is ever sent in a form that its table has not.
  *
- * value_policy is one of them only as far as "text" and "null" go, which make
- * other types of columns: any other change of it is in force at once.
+ * Whether a column looks different says its kind, which describes it with the
+ * one options and the other: value_policy may make another type of it, and
+ * where it does not, another one is in force at once.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,19 +28,6 @@ static bool
 is_layout(const EtlOptionDef *def)
 {
 	return (def->flags & ETL_OPTION_LAYOUT) != 0;
-}
-
-static bool
-is_policy(const EtlOptionDef *def)
-{
-	return strcmp(def->name, POLICY) == 0;
-}
-
-/* Does a table look different under this policy? */
-static bool
-is_telling(const char *policy)
-{
-	return policy != NULL && (strcmp(policy, "text") == 0 || strcmp(policy, "null") == 0);
 }
 
 /* ----------
@@ -70,21 +58,6 @@ push(JsonbParseState **state, const char *name, const char *text)
 	pushJsonbValue(state, WJB_VALUE, &value);
 }
 
-/*
- * What stands for a value, or NULL if nothing need.  "normal": only what makes
- * a table look different.
- */
-static const char *
-to_push(const EtlOptions *options, const EtlOptionDef *def, const char *text, bool of_column,
-		bool normal)
-{
-	if (!is_layout(def) || text == NULL)
-		return NULL;
-	if (!normal || !is_policy(def) || is_telling(text))
-		return text;
-	return of_column && is_telling(etl_option_text(options, POLICY)) ? "error" : NULL;
-}
-
 /* Is there an earlier value of the same column in the list? */
 static bool
 is_repeated(const List *columns, int index, const char *column)
@@ -95,45 +68,30 @@ is_repeated(const List *columns, int index, const char *column)
 	return false;
 }
 
+/* All values of one column, from place "first" of the list on. */
 static void
-push_columns(JsonbParseState **state, const EtlOptions *options, bool normal)
+push_column(JsonbParseState **state, const List *columns, int first, const char *column)
 {
-	for (int i = 0; i < list_length(options->columns); i++)
+	ListCell   *lc;
+
+	push_key(state, column);
+	pushJsonbValue(state, WJB_BEGIN_OBJECT, NULL);
+	for_each_from(lc, columns, first)
 	{
-		const char *column = ((EtlColumnValue *) list_nth(options->columns, i))->column;
-		bool		begun = false;
-		ListCell   *lc;
+		const EtlColumnValue *value = lfirst(lc);
 
-		if (is_repeated(options->columns, i, column))
-			continue;
-		for_each_from(lc, options->columns, i)
-		{
-			const EtlColumnValue *other = lfirst(lc);
-			const char *text;
-
-			if (strcmp(other->column, column) != 0)
-				continue;
-			text = to_push(options, other->value.def, other->value.text, true, normal);
-			if (text == NULL)
-				continue;
-			if (!begun)
-			{
-				push_key(state, column);
-				pushJsonbValue(state, WJB_BEGIN_OBJECT, NULL);
-				begun = true;
-			}
-			push(state, other->value.def->name, text);
-		}
-		if (begun)
-			pushJsonbValue(state, WJB_END_OBJECT, NULL);
+		if (strcmp(value->column, column) == 0 && is_layout(value->value.def))
+			push(state, value->value.def->name, value->value.text);
 	}
+	pushJsonbValue(state, WJB_END_OBJECT, NULL);
 }
 
-static char *
-layout_text(const EtlOptions *options, bool normal)
+char *
+etl_options_layout(const EtlOptions *options)
 {
 	JsonbParseState *state = NULL;
 	Jsonb	   *result;
+	bool		any = false;
 
 	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
 	push_key(&state, "table");
@@ -141,27 +99,25 @@ layout_text(const EtlOptions *options, bool normal)
 	for (int i = 0; i < options->nvalues; i++)
 	{
 		const EtlOptionDef *def = options->values[i].def;
-		const char *text = to_push(options, def, etl_option_text(options, def->name), false, normal);
+		const char *text = is_layout(def) ? etl_option_text(options, def->name) : NULL;
 
+		any = any || is_layout(def);
 		if (text != NULL)
 			push(&state, def->name, text);
 	}
 	pushJsonbValue(&state, WJB_END_OBJECT, NULL);
 	push_key(&state, "columns");
 	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
-	push_columns(&state, options, normal);
+	for (int i = 0; i < list_length(options->columns); i++)
+	{
+		const char *column = ((EtlColumnValue *) list_nth(options->columns, i))->column;
+
+		if (!is_repeated(options->columns, i, column))
+			push_column(&state, options->columns, i, column);
+	}
 	pushJsonbValue(&state, WJB_END_OBJECT, NULL);
 	result = JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
-	return JsonbToCString(NULL, &result->root, VARSIZE(result));
-}
-
-char *
-etl_options_layout(const EtlOptions *options)
-{
-	for (int i = 0; i < options->nvalues; i++)
-		if (is_layout(options->values[i].def))
-			return layout_text(options, false);
-	return NULL;
+	return any ? JsonbToCString(NULL, &result->root, VARSIZE(result)) : NULL;
 }
 
 /* ----------
@@ -189,105 +145,143 @@ object_member(JsonbContainer *object, const char *name)
 	return value->val.binary.data;
 }
 
+/* Is the value one that the layout decides? */
+static bool
+is_restored(const EtlOptionDef *def, bool policies)
+{
+	return is_layout(def) && (policies || strcmp(def->name, POLICY) != 0);
+}
+
 static void
-restore_table(EtlOptions *options, JsonbContainer *stored)
+restore_column(EtlOptions *options, const char *column, JsonbContainer *stored, bool policies)
 {
 	for (int i = 0; i < options->nvalues; i++)
 	{
-		EtlOptionValue *value = &options->values[i];
-		char	   *text;
+		const EtlOptionDef *def = options->values[i].def;
+		char	   *text = is_restored(def, policies) ? member(stored, def->name) : NULL;
+		EtlColumnValue *value;
 
-		if (!is_layout(value->def))
+		if (text == NULL)
 			continue;
-		text = member(stored, value->def->name);
-		if (is_policy(value->def) && !is_telling(text) &&
-			!is_telling(etl_option_text(options, POLICY)))
-			continue;
-		value->text = text ? etl_option_parse_text(value->def, text, &value->number) : NULL;
-		value->source = text ? ETL_SOURCE_TABLE : ETL_SOURCE_DEFAULT;
+		value = palloc0(sizeof(EtlColumnValue));
+		value->column = pstrdup(column);
+		value->value.def = def;
+		value->value.source = ETL_SOURCE_COLUMN;
+		value->value.text = etl_option_parse_text(def, text, &value->value.number);
+		options->columns = lappend(options->columns, value);
 	}
 }
 
-static EtlColumnValue *
-find_column(const List *columns, const char *column, const EtlOptionDef *def)
+/* "options" with the values of the layout, those of value_policy if wanted. */
+static EtlOptions *
+restore(const EtlOptions *options, Jsonb *layout, bool policies)
 {
-	ListCell   *lc;
-
-	foreach(lc, columns)
-	{
-		EtlColumnValue *value = lfirst(lc);
-
-		if (value->value.def == def && strcmp(value->column, column) == 0)
-			return value;
-	}
-	return NULL;
-}
-
-/* An option of a column as the layout has it, or as it is now. */
-static void
-restore_column(EtlOptions *options, const List *now, const char *column, const EtlOptionDef *def,
-			   const char *text)
-{
-	EtlColumnValue *current = find_column(now, column, def);
-	EtlColumnValue *value;
-
-	if (is_policy(def) && !is_telling(text) && !(current && is_telling(current->value.text)))
-	{
-		if (current && find_column(options->columns, column, def) == NULL)
-			options->columns = lappend(options->columns, current);
-		return;
-	}
-	if (text == NULL)
-		return;
-	value = palloc0(sizeof(EtlColumnValue));
-	value->column = pstrdup(column);
-	value->value.def = def;
-	value->value.source = ETL_SOURCE_COLUMN;
-	value->value.text = etl_option_parse_text(def, text, &value->value.number);
-	options->columns = lappend(options->columns, value);
-}
-
-static void
-restore_columns(EtlOptions *options, JsonbContainer *stored)
-{
-	List	   *now = options->columns;
-	JsonbIterator *it = JsonbIteratorInit(stored);
+	EtlOptions *made = etl_options_copy(options);
+	JsonbContainer *stored = object_member(&layout->root, "table");
+	JsonbIterator *it = JsonbIteratorInit(object_member(&layout->root, "columns"));
 	JsonbIteratorToken token;
 	JsonbValue	item;
 	char	   *column = NULL;
 	ListCell   *lc;
 
-	options->columns = NIL;
+	for (int i = 0; i < made->nvalues; i++)
+	{
+		EtlOptionValue *value = &made->values[i];
+		char	   *text;
+
+		if (!is_restored(value->def, policies))
+			continue;
+		text = member(stored, value->def->name);
+		value->text = text ? etl_option_parse_text(value->def, text, &value->number) : NULL;
+		value->source = text ? ETL_SOURCE_TABLE : ETL_SOURCE_DEFAULT;
+	}
+
+	foreach(lc, made->columns)
+		if (is_restored(((EtlColumnValue *) lfirst(lc))->value.def, policies))
+			made->columns = foreach_delete_current(made->columns, lc);
 	while ((token = JsonbIteratorNext(&it, &item, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
 			column = pnstrdup(item.val.string.val, item.val.string.len);
 		else if (token == WJB_VALUE && item.type == jbvBinary)
-			for (int i = 0; i < options->nvalues; i++)
-				if (is_layout(options->values[i].def))
-					restore_column(options, now, column, options->values[i].def,
-								   member(item.val.binary.data, options->values[i].def->name));
+			restore_column(made, column, item.val.binary.data, policies);
 	}
+	return made;
+}
 
-	/* what the layout does not know of stays as it is, where it may */
-	foreach(lc, now)
+/* ----------
+ * Comparison
+ * ----------
+ */
+
+static bool
+same_text(const char *a, const char *b)
+{
+	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+static bool
+same_plan(const EtlColumnPlan *a, const EtlColumnPlan *b)
+{
+	if (a == NULL || b == NULL)
+		return a == b;
+	return same_text(a->name, b->name) && same_text(a->type, b->type) &&
+		same_plan(a->companion, b->companion);
+}
+
+static bool
+same_column(const EtlShape *shape, const EtlColumn *column, const EtlOptions *a, const EtlOptions *b)
+{
+	EtlColumnPlan as = {0};
+	EtlColumnPlan bs = {0};
+
+	if (a->routine->describe_column == NULL)
 	{
-		EtlColumnValue *value = lfirst(lc);
+		for (int i = 0; i < a->nvalues; i++)
+		{
+			const EtlOptionDef *def = a->values[i].def;
 
-		if (!is_layout(value->value.def))
-			options->columns = lappend(options->columns, value);
-		else if (is_policy(value->value.def))
-			restore_column(options, now, value->column, value->value.def, NULL);
+			if (is_restored(def, false) &&
+				!same_text(etl_option_column(a, column->name, def->name),
+						   etl_option_column(b, column->name, def->name)))
+				return false;
+		}
+		return true;
 	}
+	a->routine->describe_column(shape, column, a, &as);
+	a->routine->describe_column(shape, column, b, &bs);
+	return same_plan(&as, &bs);
+}
+
+/* Does a table look the same with both? */
+static bool
+looks_same(const EtlShape *shape, const EtlOptions *a, const EtlOptions *b)
+{
+	for (int i = 0; i < a->nvalues; i++)
+	{
+		const EtlOptionDef *def = a->values[i].def;
+
+		if (is_restored(def, false) &&
+			!same_text(etl_option_text(a, def->name), etl_option_text(b, def->name)))
+			return false;
+	}
+	for (int i = 0; i < shape->ncolumns; i++)
+		if (!same_column(shape, &shape->columns[i], a, b))
+			return false;
+	return true;
 }
 
 EtlOptions *
-etl_options_with_layout(const EtlOptions *options, const char *layout)
+etl_options_with_layout(const EtlOptions *options, const char *layout, const EtlShape *shape)
 {
-	EtlOptions *made = etl_options_copy(options);
 	Jsonb	   *stored = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(layout)));
+	EtlOptions *made = restore(options, stored, true);
+	EtlOptions *lenient;
 
-	restore_table(made, object_member(&stored->root, "table"));
-	restore_columns(made, object_member(&stored->root, "columns"));
-	return strcmp(layout_text(made, true), layout_text(options, true)) == 0 ? NULL : made;
+	if (looks_same(shape, made, options))
+		return NULL;
+
+	/* policies of now, if they make nothing else of the columns */
+	lenient = restore(options, stored, false);
+	return looks_same(shape, lenient, made) ? lenient : made;
 }

@@ -90,10 +90,12 @@ extern void etl_option_check_privilege(const EtlOptionDef *def, Oid role);
 extern char *etl_options_layout(const EtlOptions *options);
 
 /*
- * "options" as they are for a generation that was made with this layout, in
- * CurrentMemoryContext; NULL when tables look the same with both.
+ * "options" as they are for a generation of this shape that was made with this
+ * layout, in CurrentMemoryContext; NULL when it looks the same with both.
+ * Asks the kind's describe_column(), so types may be looked up.
  */
-extern EtlOptions *etl_options_with_layout(const EtlOptions *options, const char *layout);
+extern EtlOptions *etl_options_with_layout(const EtlOptions *options, const char *layout,
+										   const EtlShape *shape);
 
 /* ---- options.c ---- */
 

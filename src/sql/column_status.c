@@ -174,7 +174,7 @@ put_table(Told *told, HeapTuple row, TupleDesc desc)
 	told->options = options;
 	if (layout != NULL)
 	{
-		EtlOptions *made = etl_options_with_layout(options, layout);
+		EtlOptions *made = etl_options_with_layout(options, layout, told->shape);
 
 		told->options = made ? made : options;
 	}
