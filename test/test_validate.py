@@ -174,6 +174,22 @@ def test_a_destination_that_needs_keys(server, db):
     assert findings(server, db)["replica_identity", "public.t"][0] == "error"
 
 
+def test_columns_that_the_destination_cannot_take(server, db):
+    """What would park the table at its start is an error before."""
+    server.sql("CREATE SERVER w FOREIGN DATA WRAPPER etl_clickhouse OPTIONS (url 'http://127.0.0.1:1/', database 'd')", db=db)
+    server.sql("""CREATE TABLE t (id int PRIMARY KEY, _etl_version int); CREATE TABLE u (id int PRIMARY KEY, n int NOT NULL);
+                  CREATE TABLE k (id int PRIMARY KEY, n int); CREATE PUBLICATION pub FOR TABLE t, u, k""", db=db)
+    create(server, db, "p", "pub", "w", start=False)
+    server.sql("""ALTER TABLE u REPLICA IDENTITY FULL; SELECT etl.alter_table('p', 'u', '{"order_by": "n, id"}');
+                  ALTER TABLE u REPLICA IDENTITY DEFAULT; SELECT etl.alter_column('p', 'k', 'n', '{"destination_type": "Int16"}');
+                  ALTER TABLE k ALTER n TYPE uuid USING NULL""", db=db)
+    found = findings(server, db)
+    assert found["name_collision", "public.t"][0] == "error" and "_etl_version" in found["name_collision", "public.t"][1]
+    assert found["replica_identity", "public.u"][0] == "error" and "order_by" in found["replica_identity", "public.u"][1]
+    assert found["not_replicable", "public.k"][0] == "error" and "Int16" in found["not_replicable", "public.k"][1]
+    assert server.sql("SELECT DISTINCT source::text FROM etl.plan('p')", db=db) == []
+
+
 def test_many_tables(server, db):
     """One lock at a time: more tables than a transaction may lock."""
     published(server, db)

@@ -367,3 +367,21 @@ etl_sql_options_in_force(const EtlDestinationRoutine *routine, const char *serve
 		etl_options_set_columns(options, columns);
 	return options;
 }
+
+bool
+etl_sql_table_refused(const EtlDestinationRoutine *routine, const EtlShape *shape,
+					  const EtlOptions *options, EtlResult *result)
+{
+	for (int i = 0; i < shape->ncolumns && routine->map_column != NULL; i++)
+	{
+		EtlValueError error = {0};
+
+		if (routine->map_column(shape, &shape->columns[i], options, &error) != NULL)
+			continue;
+		etl_result_set(result, ETL_PARK, error.sqlstate, "%s", error.message);
+		return true;
+	}
+	if (routine->check_table != NULL)
+		routine->check_table(shape, options, result);
+	return result->status != ETL_DONE;
+}

@@ -114,4 +114,11 @@ extern Jsonb *etl_sql_empty_object(void);
 extern EtlOptions *etl_sql_options_in_force(const EtlDestinationRoutine *routine, const char *server,
 											Jsonb *pipeline, Jsonb *table, Jsonb *columns);
 
+/*
+ * Would the destination take no such table, for its columns or options?  Then
+ * "result" says why.
+ */
+extern bool etl_sql_table_refused(const EtlDestinationRoutine *routine, const EtlShape *shape,
+								  const EtlOptions *options, EtlResult *result);
+
 #endif							/* ETL_SQL_COMMON_H */

@@ -93,22 +93,12 @@ put_columns(const TablePlan *plan)
 static bool
 is_refused(const TablePlan *plan, EtlResult *result)
 {
-	const EtlShape *shape = plan->shape;
-
-	if ((etl_table_abilities(plan->routine, plan->options) & ETL_NEEDS_KEY) != 0 && shape->nkeys == 0)
-		etl_result_set(result, ETL_PARK, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-					   "the destination needs a key, and the table has none");
-	for (int i = 0; i < shape->ncolumns && result->status == ETL_DONE; i++)
-	{
-		EtlValueError error = {0};
-
-		if (plan->routine->map_column != NULL &&
-			plan->routine->map_column(shape, &shape->columns[i], plan->options, &error) == NULL)
-			etl_result_set(result, ETL_PARK, error.sqlstate, "%s", error.message);
-	}
-	if (result->status == ETL_DONE && plan->routine->check_table != NULL)
-		plan->routine->check_table(shape, plan->options, result);
-	return result->status != ETL_DONE;
+	if ((etl_table_abilities(plan->routine, plan->options) & ETL_NEEDS_KEY) == 0 ||
+		plan->shape->nkeys > 0)
+		return etl_sql_table_refused(plan->routine, plan->shape, plan->options, result);
+	etl_result_set(result, ETL_PARK, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+				   "the destination needs a key, and the table has none");
+	return true;
 }
 
 static void

@@ -73,14 +73,13 @@ check_identity(EtlValidation *v, const char *target, Relation relation,
 	{
 		/* whether changes of a partitioned table fail is a matter of its leaves */
 		if (changes && !rule->partitioned)
-			etl_validate_report(v, ETL_ERROR, "replica_identity", target,
+			etl_validate_report(v, ETL_WARNING, "keyless_update_rejected", target,
 								"Add a primary key, use ALTER TABLE ... REPLICA IDENTITY, or publish inserts alone.",
 								"the table has no replica identity: UPDATE and DELETE of it fail since it is published");
-		else
-			etl_validate_report(v, needs_key ? ETL_ERROR : ETL_WARNING, "replica_identity", target,
-								"Add a primary key.",
-								needs_key ? "the table has no key, and the destination needs one" :
-								"the table has no key: a row that is delivered twice cannot be told from two rows");
+		etl_validate_report(v, needs_key ? ETL_ERROR : ETL_WARNING, "replica_identity", target,
+							"Add a primary key.",
+							needs_key ? "the table has no key, and the destination needs one" :
+							"the table has no key: a row that is delivered twice cannot be told from two rows");
 		return;
 	}
 	if (index == InvalidOid && needs_key)
@@ -119,7 +118,7 @@ check_leaf_identity(EtlValidation *v, const char *target, Relation leaf, Relatio
 	bool		full = leaf->rd_rel->relreplident == REPLICA_IDENTITY_FULL;
 
 	if (!full && !OidIsValid(RelationGetReplicaIndex(leaf)))
-		etl_validate_report(v, ETL_ERROR, "replica_identity", target,
+		etl_validate_report(v, ETL_WARNING, "keyless_update_rejected", target,
 							"Add a primary key, use ALTER TABLE ... REPLICA IDENTITY, or publish inserts alone.",
 							"the partition has no replica identity: UPDATE and DELETE of it fail since it is published");
 	else if (full && root_rule->columns != NULL)
@@ -313,6 +312,22 @@ check_names(EtlValidation *v, HTAB *names, const char *target, const EtlShape *s
 	}
 }
 
+/* Columns and options that the destination cannot take. */
+static void
+check_taken(EtlValidation *v, const char *target, const EtlShape *shape, const EtlOptions *options)
+{
+	EtlResult	result = {.status = ETL_DONE};
+	const char *check_name = "replica_identity";
+
+	if (!etl_sql_table_refused(v->config->routine, shape, options, &result))
+		return;
+	if (result.sqlstate == ERRCODE_RESERVED_NAME || result.sqlstate == ERRCODE_DUPLICATE_COLUMN)
+		check_name = "name_collision";
+	else if (result.sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
+		check_name = "not_replicable";
+	etl_validate_report(v, ETL_ERROR, check_name, target, result.hint, "%s", result.message);
+}
+
 /* ----------
  * All of them
  * ----------
@@ -337,6 +352,8 @@ check_table(EtlValidation *v, const EtlRule *rule, HTAB *names)
 	check_identity(v, target, relation, rule, shape, options);
 	check_rights(v, target, rule, shape);
 	check_generated(v, target, rule, shape, options);
+	if (v->config != NULL)
+		check_taken(v, target, shape, options);
 	if (v->config != NULL && v->config->routine->table_names != NULL)
 		check_names(v, names, target, shape, options);
 	relation_close(relation, AccessShareLock);
