@@ -317,15 +317,17 @@ static void
 check_taken(EtlValidation *v, const char *target, const EtlShape *shape, const EtlOptions *options)
 {
 	EtlResult	result = {.status = ETL_DONE};
-	const char *check_name = "replica_identity";
+	bool		name;
 
 	if (!etl_sql_table_refused(v->config->routine, shape, options, &result))
 		return;
-	if (result.sqlstate == ERRCODE_RESERVED_NAME || result.sqlstate == ERRCODE_DUPLICATE_COLUMN)
-		check_name = "name_collision";
-	else if (result.sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
-		check_name = "not_replicable";
-	etl_validate_report(v, ETL_ERROR, check_name, target, result.hint, "%s", result.message);
+	name = result.sqlstate == ERRCODE_RESERVED_NAME || result.sqlstate == ERRCODE_DUPLICATE_COLUMN;
+	if (result.sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
+		etl_validate_report(v, ETL_NOTICE, "not_replicable", target, result.hint,
+							"the table will be parked: %s", result.message);
+	else
+		etl_validate_report(v, ETL_ERROR, name ? "name_collision" : "replica_identity", target,
+							result.hint, "%s", result.message);
 }
 
 /* ----------
