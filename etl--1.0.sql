@@ -99,6 +99,7 @@ CREATE TABLE etl.pipeline_state (
     retries           bigint NOT NULL DEFAULT 0,
     last_commit_time  timestamptz,
     last_delivery_time timestamptz,
+    counted_lsn       pg_lsn,           -- up to here column_state counts changes
     stats_reset       timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 COMMENT ON TABLE etl.pipeline_state IS 'identity, slot and statistics of a pipeline';

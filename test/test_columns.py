@@ -311,3 +311,89 @@ def test_column_status_waits_for_nobody(server, db, ch, lake, start):
         other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         assert server.sql("SELECT column_name FROM etl.column_status", db=db) == []
         other.rollback()
+
+
+FAR = "'3000-01-01'"  # a date beyond what Date32 holds
+
+
+def adjusted(server, db, pipeline="p"):
+    return dict(server.sql("SELECT column_name, adjusted FROM etl.column_status WHERE pipeline = %s AND adjusted > 0", (pipeline,), db))
+
+
+def dates(ch, lake, where="true", column="d"):
+    return [str(r[0]) if r[0] is not None else None
+            for r in ch.query(f"SELECT toString({column}) FROM {lake}.public_t_current WHERE {where} ORDER BY id")]
+
+
+def test_a_policy_is_in_force_at_once_unless_it_makes_another_type(server, db, ch, lake, start):
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, d date NOT NULL, e date); INSERT INTO t VALUES (1, '2020-01-01', '2020-01-01')", db=db)
+    start("t")
+    server.wait_for("p", db)
+    alter(server, db, "d", '{"value_policy": "clamp"}')
+    alter(server, db, "e", '{"value_policy": "null"}')
+    server.sql(f"INSERT INTO t VALUES (2, {FAR}, {FAR})", db=db)
+    server.wait_for("p", db)
+    assert generation(server, db) == 1
+    assert dates(ch, lake) == ["2020-01-01", "2299-12-31"] and dates(ch, lake, column="e") == ["2020-01-01", None]
+    assert adjusted(server, db) == {"d": 1, "e": 1}
+    # null needs a column that may be null
+    alter(server, db, "d", '{"value_policy": "null"}')
+    server.wait_for("p", db)
+    assert generation(server, db) == 2
+    assert dates(ch, lake) == ["2020-01-01", None]
+    # text is another type
+    alter(server, db, "e", '{"value_policy": "text"}')
+    server.wait_for("p", db)
+    assert generation(server, db) == 3
+    assert dates(ch, lake, column="e") == ["2020-01-01", "3000-01-01"]
+    assert server.sql("SELECT column_name, destination_type, value_policy FROM etl.column_status WHERE attnum > 1 ORDER BY attnum", db=db) \
+        == [("d", "Nullable(Date32)", "null"), ("e", "Nullable(String)", None)]
+    # one of the pipeline is a new copy only of tables that it makes look different
+    server.sql("CREATE TABLE u (id int PRIMARY KEY, v text); ALTER PUBLICATION pub ADD TABLE u", db=db)
+    server.wait_for("p", db)
+    server.sql("SELECT etl.alter_pipeline('p', '{\"value_policy\": \"text\"}')", db=db)
+    server.wait_for("p", db)
+    assert generation(server, db, "public.u") == 1 and generation(server, db) == 3
+    assert trouble(server, db) == []
+
+
+def test_a_stopped_pipeline_goes_on_with_the_type_that_holds_all(server, db, ch, lake, start):
+    """on_error = stop: the change that stopped it is not sent to the old copy again."""
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, d date); INSERT INTO t VALUES (1, '2020-01-01')", db=db)
+    start("t", {"on_error": "stop"})
+    server.wait_for("p", db)
+    server.sql(f"INSERT INTO t VALUES (2, {FAR})", db=db)
+    wait_until(lambda: server.status("p", db)["state"] == "failed", 30, "stopped at the change")
+    alter(server, db, "d", '{"value_policy": "text"}')
+    server.sql("SELECT etl.start_pipeline('p')", db=db)
+    server.wait_for("p", db)
+    assert dates(ch, lake) == ["2020-01-01", "3000-01-01"]
+
+
+def test_adjusted_values_are_counted(fresh_server, ch, lake):
+    """In copy and stream alike, over restarts of pair and server; of each column; shown when stopped."""
+    server = fresh_server()
+    db = server.create_database("counted")
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, d date, e date, n int);"
+               f"INSERT INTO t SELECT g, {FAR}, '2020-01-01' FROM generate_series(1, 10) g; CREATE PUBLICATION pub FOR TABLE t", db=db)
+    clickhouse(server, db, ch, lake, options_={**FAST, "value_policy": "clamp"})
+    server.wait_for("p", db)
+    assert adjusted(server, db) == {"d": 10}
+    server.sql(f"INSERT INTO t VALUES (11, 'infinity', {FAR}); UPDATE t SET n = 1 WHERE id = 1; UPDATE t SET d = '2021-01-01' WHERE id = 2;"
+               "DELETE FROM t WHERE id = 3", db=db)
+    server.wait_for("p", db)
+    # two in d (the insert, the first update), one in e
+    assert adjusted(server, db) == {"d": 12, "e": 1}
+    server.sql("SELECT etl.stop_pipeline('p')", db=db)
+    wait_until(lambda: server.status("p", db)["state"] == "stopped", 30, "stopped")
+    assert adjusted(server, db) == {"d": 12, "e": 1}
+    server.restart()
+    assert adjusted(server, db) == {"d": 12, "e": 1}
+    server.sql("SELECT etl.start_pipeline('p')", db=db)
+    server.sql(f"INSERT INTO t VALUES (12, {FAR})", db=db)
+    server.wait_for("p", db)
+    assert adjusted(server, db) == {"d": 13, "e": 1}
+    # a table that comes back begins anew
+    server.sql("ALTER PUBLICATION pub DROP TABLE t", db=db)
+    server.wait_for("p", db)
+    assert adjusted(server, db) == {} and server.value("SELECT count(*) FROM etl.column_state", db=db) == 0

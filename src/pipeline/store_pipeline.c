@@ -321,9 +321,10 @@ etl_store_statistics(const EtlPipelineShared *pipeline)
 	param_int8(&params, (int64) pg_atomic_read_u64(&p->retries));
 	param_time(&params, (TimestampTz) pg_atomic_read_u64(&p->last_commit_time));
 	param_time(&params, (TimestampTz) pg_atomic_read_u64(&p->last_delivery_time));
+	param_lsn(&params, pg_atomic_read_u64(&p->counted_lsn));
 	run("UPDATE etl.pipeline_state SET transactions = $2, changes = $3, rows_copied = $4,"
 		"  bytes_sent = $5, batches = $6, retries = $7, last_commit_time = $8,"
-		"  last_delivery_time = $9"
+		"  last_delivery_time = $9, counted_lsn = $10"
 		" WHERE pipeline_id = $1", &params);
 
 	/* slots of ours are freed by the writer alone, which is who calls this */
@@ -350,7 +351,7 @@ etl_store_read_statistics(EtlPipelineShared *pipeline)
 
 	param_int8(&params, pipeline->id);
 	if (run("SELECT transactions, changes, rows_copied, bytes_sent, batches, retries,"
-			"  last_commit_time, last_delivery_time"
+			"  last_commit_time, last_delivery_time, counted_lsn"
 			" FROM etl.pipeline_state WHERE pipeline_id = $1", &params) == 0)
 		return;
 	for (int i = 0; i < lengthof(counters); i++)
@@ -361,4 +362,6 @@ etl_store_read_statistics(EtlPipelineShared *pipeline)
 	value = field(0, 8, &isnull);
 	pg_atomic_write_u64(&pipeline->last_delivery_time,
 						isnull ? 0 : (uint64) DatumGetTimestampTz(value));
+	value = field(0, 9, &isnull);
+	pg_atomic_write_u64(&pipeline->counted_lsn, isnull ? InvalidXLogRecPtr : DatumGetLSN(value));
 }

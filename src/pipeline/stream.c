@@ -347,6 +347,8 @@ stream_begin(void *arg, ReorderBufferTXN *txn)
 	stream->transaction++;
 	stream->begun = false;
 	stream->delivered = 0;
+	stream->counts = stream->is_sync ||
+		txn->final_lsn > pg_atomic_read_u64(&etl_worker_pipeline->counted_lsn);
 	stream->encoding = false;
 	stream->origin.commit_lsn = txn->final_lsn;
 	stream->origin.end_lsn = txn->end_lsn;
@@ -564,6 +566,8 @@ stream_commit(void *arg, ReorderBufferTXN *txn, uint64 ordinal, XLogRecPtr commi
 			pg_atomic_fetch_add_u64(&pipeline->changes, stream->delivered);
 		}
 	}
+	if (!stream->is_sync && stream->counts)
+		pg_atomic_write_u64(&pipeline->counted_lsn, commit_lsn);
 	if (!stream->is_sync)
 		pg_atomic_write_u64(&pipeline->last_commit_time, (uint64) stream->origin.timestamp);
 	stream->in_transaction = false;

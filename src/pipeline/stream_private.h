@@ -88,6 +88,7 @@ struct EtlStream
 	bool		begun;			/* BEGIN is in the queue */
 	EtlOrigin	origin;
 	uint64		delivered;		/* changes of this transaction */
+	bool		counts;			/* values changed by policy: not in a replay */
 	bool		publication_touched;	/* its catalogs changed: read all rules */
 	List	   *touched;		/* OIDs of invalidated relations, unique */
 	HTAB	   *touched_hash;	/* the same when there are many */

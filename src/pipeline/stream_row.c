@@ -206,7 +206,7 @@ put_row(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
 	}
 	if (stream->body.len == 0)
 		return true;			/* the destination does not want it */
-	if (unlikely(adjusted.n > 0))
+	if (unlikely(adjusted.n > 0) && stream->counts)
 		etl_adjusted_count(entry->slot, &adjusted);
 
 	etl_stream_begin_record(stream);

@@ -424,6 +424,7 @@ publish(EtlWriter *writer, bool restarted)
 		pg_atomic_write_u64(&pipeline->durable_lsn, InvalidXLogRecPtr);
 		pg_atomic_write_u64(&pipeline->confirmed_lsn, InvalidXLogRecPtr);
 		pg_atomic_write_u64(&pipeline->decoded_lsn, InvalidXLogRecPtr);
+		pg_atomic_write_u64(&pipeline->counted_lsn, InvalidXLogRecPtr);
 	}
 
 	LWLockAcquire(&pipeline->lock, LW_EXCLUSIVE);

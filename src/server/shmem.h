@@ -259,6 +259,8 @@ typedef struct EtlPipelineShared
 	pg_atomic_uint64 decoded_lsn;	/* apply: end of what it read */
 	pg_atomic_uint64 durable_lsn;	/* writer: may be confirmed */
 	pg_atomic_uint64 confirmed_lsn; /* apply: confirmed to the slot */
+	pg_atomic_uint64 counted_lsn;	/* apply: newest commit whose values changed by
+									 * policy are counted */
 	pg_atomic_uint64 transactions;	/* apply: delivered transactions */
 	pg_atomic_uint64 changes;	/* apply: delivered changes */
 	pg_atomic_uint64 rows_copied;	/* sync workers */
