@@ -151,10 +151,13 @@ map(const EtlColumn *column, const EtlOptions *options, bool sorted, EtlTypeMapp
 }
 
 static void
-cannot_hold(const EtlColumn *column, const EtlTypeMapping *mapping, char *message, Size size)
+cannot_hold(const EtlColumn *column, const EtlOptions *options, const EtlTypeMapping *mapping,
+			char *message, Size size)
 {
+	const char *chosen = etl_option_column(options, column->name, "destination_type");
+
 	snprintf(message, size, "column \"%s\" of type %s cannot be written as %s",
-			 column->name, column->type_name, mapping->type);
+			 column->name, column->type_name, chosen ? chosen : mapping->type);
 }
 
 const char *
@@ -168,7 +171,7 @@ ch_map_column(const EtlShape *shape, const EtlColumn *column,
 		return mapping.type;
 	error->attnum = column->attnum;
 	error->sqlstate = ERRCODE_FEATURE_NOT_SUPPORTED;
-	cannot_hold(column, &mapping, error->message, sizeof(error->message));
+	cannot_hold(column, options, &mapping, error->message, sizeof(error->message));
 	return NULL;
 }
 
@@ -210,7 +213,7 @@ ch_describe_column(const EtlShape *shape, const EtlColumn *column,
 	{
 		char		message[sizeof(((EtlValueError *) NULL)->message)];
 
-		cannot_hold(column, &mapping, message, sizeof(message));
+		cannot_hold(column, options, &mapping, message, sizeof(message));
 		plan->note = pstrdup(message);
 		return;
 	}
