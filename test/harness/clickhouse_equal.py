@@ -221,7 +221,10 @@ class Source:
         if self.is_json(column, kind):
             if self.elements.get(column) == "money":
                 value += "::numeric[]::text[]"
-            return f"CASE WHEN {value} IS NOT DISTINCT FROM NULL THEN NULL ELSE to_json({value})::text END"
+            shown = f"to_json({value})"
+            if column in self.elements:  # bounds of its own
+                shown = f"CASE WHEN {value}::text LIKE '[%%' THEN to_json({value}::text) ELSE {shown} END"
+            return f"CASE WHEN {value} IS NOT DISTINCT FROM NULL THEN NULL ELSE ({shown})::text END"
         if kind.startswith("Array("):
             return self._array(column, kind, value)
         is_text = kind == "String" or kind.startswith(("FixedString", "Enum"))
@@ -235,8 +238,7 @@ class Source:
 
     def _array(self, column, kind, value):
         if self._is_text_array(column, kind):
-            if self.elements[column] == "money" or self.columns[column] in ("int2vector", "oidvector"):
-                value += "::numeric[]"
+            value += {"money": "::numeric[]", "smallint": "::int2[]", "oid": "::oid[]"}.get(self.elements[column], "")
             return TEXT.format(value, value)
         return f"{value}::{self.elements[column]}[]" if self.elements[column] in KNOWN else value
 
