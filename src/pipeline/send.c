@@ -246,6 +246,15 @@ start_transfer(EtlUnit *unit)
 	sender->routine->send_start(sender->connection, batch);
 }
 
+/* Is it the new row of a key change, behind the deletion of the old one? */
+static bool
+is_second_half(const EtlItem *items, int i)
+{
+	return items[i].sub > 0 && i > 0 && items[i - 1].op == ETL_DELETE &&
+		items[i - 1].commit_lsn == items[i].commit_lsn &&
+		items[i - 1].ordinal == items[i].ordinal;
+}
+
 /*
  * Where the window is to end so that its rows with holes can be completed:
  * after so many of them, and before one that earlier rows of the window have
@@ -254,13 +263,16 @@ start_transfer(EtlUnit *unit)
 static int
 end_of_completion(const EtlItem *items, int count, int *holes)
 {
+	int			at;
+
 	*holes = 0;
 	for (int i = 0; i < count; i++)
 	{
 		if (!(items[i].flags & ETL_ITEM_INCOMPLETE))
 			continue;
-		if (i > 0 && (*holes == MOST_COMPLETED || (items[i].flags & ETL_ITEM_APART)))
-			return i;
+		at = is_second_half(items, i) ? i - 1 : i;
+		if (at > 0 && (*holes == MOST_COMPLETED || (items[i].flags & ETL_ITEM_APART)))
+			return at;
 		(*holes)++;
 	}
 	return count;

@@ -44,6 +44,8 @@ typedef struct ToastEntry
 	uint32		len;
 	uint32		version;		/* of the shape */
 	uint8		op;
+	bool		moved;			/* incomplete, and what it was before is under
+								 * another key */
 } ToastEntry;
 
 /* Private memory that goes when the ring is released past "position". */
@@ -373,6 +375,7 @@ etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *generation,
 	ToastEntry *entry;
 	const ToastEntry *former;
 	bool		found;
+	bool		moved = false;
 
 	if (chunk)
 		keep_chunk(toast, position, chunk);
@@ -403,9 +406,17 @@ etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *generation,
 		MemoryContextSwitchTo(context);
 	}
 
-	/* what comes before it in its batch may be what it was, for all we know */
-	if ((item->flags & ETL_ITEM_INCOMPLETE) && toast->forgotten > toast->released)
-		item->flags |= ETL_ITEM_APART;
+	if (item->flags & ETL_ITEM_INCOMPLETE)
+	{
+		/*
+		 * What comes before it in its batch may be what it was, for all we
+		 * know; or the destination must have that first under the new key.
+		 */
+		if (toast->forgotten > toast->released || (former && former->moved))
+			item->flags |= ETL_ITEM_APART;
+		moved = record->sub > 0 || (record->flags & ETL_RECORD_KEY_CHANGED) ||
+			(former && former->moved);
+	}
 
 	note_moved(toast, record, found ? entry : NULL);
 	entry->position = position;
@@ -415,4 +426,5 @@ etl_toast_take(EtlToast *toast, EtlWriter *writer, EtlGeneration *generation,
 	entry->len = item->len;
 	entry->version = record->version;
 	entry->op = record->op;
+	entry->moved = moved;
 }

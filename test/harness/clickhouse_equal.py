@@ -186,7 +186,7 @@ class Source:
             SELECT (SELECT array_agg(attname ORDER BY k.n)
                       FROM unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k(attnum, n)
                       JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)
-              FROM pg_index i WHERE i.indrelid = %s::regclass AND (i.indisreplident OR i.indisprimary)
+              FROM pg_index i WHERE i.indrelid = %s::regclass AND (i.indisreplident OR i.indisprimary) AND i.indimmediate
              ORDER BY i.indisreplident DESC LIMIT 1
             """, (table,), db)
         self.key = found[0][0] if found else None
