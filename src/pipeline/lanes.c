@@ -460,11 +460,35 @@ take_record(EtlWriter *writer, EtlIntake *intake, EtlRecord *record,
 	return false;
 }
 
+/*
+ * Bytes that may be in batches.  Those outside the rings are of rows larger
+ * than a ring takes at once, and of rows with values filled in.
+ */
+static uint64
+bytes_limit(EtlWriter *writer)
+{
+	uint64		capacity = 0;
+
+	for (int i = 0; i < ETL_INTAKES; i++)
+		if (writer->intakes[i].queue)
+			capacity += etl_queue_capacity(writer->intakes[i].queue);
+	return capacity * MOST_BYTES_TAKEN;
+}
+
+/* False: too much is in memory already, the queues are left alone. */
+bool
+etl_writer_may_take(EtlWriter *writer)
+{
+	return etl_sender_items(writer->sender) <= MOST_ITEMS_TAKEN &&
+		etl_sender_bytes(writer->sender) <= bytes_limit(writer) && !writer->failing;
+}
+
 /* Take what one queue has, within the limits of a turn. */
 static bool
 take_from(EtlWriter *writer, EtlIntake *intake)
 {
 	uint64		begin = etl_queue_read_position(intake->queue);
+	uint64		limit = bytes_limit(writer);
 	int			n;
 
 	for (n = 0; n < TURN_RECORDS && !writer->failing; n++)
@@ -473,7 +497,8 @@ take_from(EtlWriter *writer, EtlIntake *intake)
 		bool		joined;
 		EtlRecord  *record;
 
-		if (etl_queue_read_position(intake->queue) - begin > TURN_BYTES)
+		if (etl_queue_read_position(intake->queue) - begin > TURN_BYTES ||
+			etl_sender_bytes(writer->sender) > limit)
 			break;
 		record = etl_queue_next(intake->queue, &position, &joined);
 		if (record == NULL)
@@ -484,23 +509,6 @@ take_from(EtlWriter *writer, EtlIntake *intake)
 
 	/* fragments of a large record were read, if nothing else */
 	return n > 0 || etl_queue_read_position(intake->queue) != begin;
-}
-
-/*
- * False: too much is in memory already, the queues are left alone.  Bytes
- * outside the rings are those of rows larger than a ring takes at once, and
- * of rows with values filled in.
- */
-bool
-etl_writer_may_take(EtlWriter *writer)
-{
-	uint64		capacity = 0;
-
-	for (int i = 0; i < ETL_INTAKES; i++)
-		if (writer->intakes[i].queue)
-			capacity += etl_queue_capacity(writer->intakes[i].queue);
-	return etl_sender_items(writer->sender) <= MOST_ITEMS_TAKEN &&
-		etl_sender_bytes(writer->sender) <= capacity * MOST_BYTES_TAKEN && !writer->failing;
 }
 
 bool

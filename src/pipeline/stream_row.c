@@ -66,6 +66,27 @@ is_toasted(const EtlStreamRelation *entry)
 	return false;
 }
 
+/*
+ * Values that the reorder buffer has put together are behind pointers to
+ * memory; take the memory itself, which nobody then copies.
+ */
+static void
+follow_pointers(EtlStreamRelation *entry)
+{
+	for (int i = 0; i < entry->shape->ncolumns; i++)
+	{
+		Datum	   *value = &entry->new_row->tts_values[entry->shape->columns[i].attnum - 1];
+		varatt_indirect indirect;
+
+		if (!entry->shape->columns[i].toastable ||
+			entry->new_row->tts_isnull[entry->shape->columns[i].attnum - 1] ||
+			!VARATT_IS_EXTERNAL_INDIRECT(DatumGetPointer(*value)))
+			continue;
+		VARATT_EXTERNAL_GET_POINTER(indirect, DatumGetPointer(*value));
+		*value = PointerGetDatum(indirect.pointer);
+	}
+}
+
 /* Do the two rows differ in a column of the key? */
 static bool
 key_changed(EtlStreamRelation *entry)
@@ -235,6 +256,7 @@ put_row(EtlStream *stream, EtlStreamRelation *entry, EtlChange *change)
 		encode_key(stream, entry, change->new_row ? change->new_row : change->old_row);
 	etl_queue_put(stream->queue, &record, stream->key.data, stream->key.len,
 				  stream->body.data, stream->body.len);
+	etl_stream_reset_buffer(&stream->body);
 	return true;
 }
 
@@ -305,6 +327,8 @@ etl_stream_deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation
 		slot_getallattrs(entry->new_row);
 		change.new_row = entry->new_row;
 		entry->toasted = entry->toasted || is_toasted(entry);
+		if (entry->toasted)
+			follow_pointers(entry);
 	}
 	if (old_tuple)
 	{
