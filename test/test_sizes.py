@@ -72,7 +72,8 @@ def test_rows_filled_in_stay_bounded(fresh_server):
     rows = 5000 if LONG else 1500
     server.psql("CREATE TABLE t (id int PRIMARY KEY, n int, big text); ALTER TABLE t ALTER big SET STORAGE external;"
                 f"INSERT INTO t SELECT i, 0, repeat('x', 200000) FROM generate_series(1, {rows}) i; CREATE PUBLICATION pub FOR TABLE t", db)
-    slow = Receiver(lambda request: time.sleep(0.02), keep=False)
+    pause = threading.Event()  # the receiver is no faster than that
+    slow = Receiver(lambda request: pause.wait(0.02), keep=False)
     webhook(server, db, slow)
     server.wait_for("p", db, timeout=300)
     with watch_memory(**workers(server, db)) as peak:
