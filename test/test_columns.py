@@ -331,6 +331,7 @@ def test_a_policy_is_in_force_at_once_unless_it_makes_another_type(server, db, c
     server.wait_for("p", db)
     alter(server, db, "d", '{"value_policy": "clamp"}')
     alter(server, db, "e", '{"value_policy": "null"}')
+    server.wait_for("p", db)
     server.sql(f"INSERT INTO t VALUES (2, {FAR}, {FAR})", db=db)
     server.wait_for("p", db)
     assert generation(server, db) == 1
