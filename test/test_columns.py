@@ -175,6 +175,22 @@ def test_what_does_not_change_the_looks_copies_nothing(server, db, ch, lake, sta
     assert_current(server, db, ch, lake, "public.t")
 
 
+def test_options_of_a_table_that_is_published_later(server, db, ch, lake, start):
+    """They hold from its first row on, in the copy and in what comes after it."""
+    server.sql("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY, d date); INSERT INTO u VALUES (1, 'infinity')",
+               db=db)
+    start("t")
+    server.wait_for("p", db)
+    server.sql("SELECT etl.alter_table('p', 'u', '{\"value_policy\": \"text\", \"destination_table\": \"later\"}')", db=db)
+    server.sql("ALTER PUBLICATION pub ADD TABLE u", db=db)
+    server.sql("INSERT INTO u VALUES (2, '0044-03-15 BC')", db=db)
+    server.wait_for("p", db)
+    server.sql("INSERT INTO u VALUES (3, '2020-01-01')", db=db)
+    server.wait_for("p", db)
+    assert ch.query(f"SELECT * FROM {lake}.later_current ORDER BY id") == [
+        (1, "infinity"), (2, "0044-03-15 BC"), (3, "2020-01-01")]
+
+
 def test_options_changed_while_stopped(server, db, ch, lake, start):
     server.sql(TABLE, db=db)
     start("t")

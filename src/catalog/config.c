@@ -437,6 +437,30 @@ etl_config_table_options(const EtlConfig *config, const char *schema_name, const
 	return config->options;
 }
 
+static bool
+options_differ(const EtlConfig *old, const EtlConfig *new, const List *tables)
+{
+	ListCell   *lc;
+
+	foreach(lc, tables)
+	{
+		const EtlTableConfig *table = lfirst(lc);
+
+		if (!etl_options_equal(etl_config_table_options(old, table->schema_name,
+														table->table_name),
+							   etl_config_table_options(new, table->schema_name,
+														table->table_name)))
+			return true;
+	}
+	return false;
+}
+
+bool
+etl_config_tables_differ(const EtlConfig *old, const EtlConfig *new)
+{
+	return options_differ(old, new, old->tables) || options_differ(old, new, new->tables);
+}
+
 const EtlOptions *
 etl_config_generation_options(const EtlConfig *config, Oid relid, uint32 generation,
 							  const EtlOptions *now)

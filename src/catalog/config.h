@@ -108,6 +108,9 @@ extern EtlConfig *etl_config_load_destination(Oid server, Oid role, MemoryContex
 extern EtlOptions *etl_config_table_options(const EtlConfig *config, const char *schema_name,
 											const char *table_name);
 
+/* Has any table, published already or not, other options of its own in "new"? */
+extern bool etl_config_tables_differ(const EtlConfig *old, const EtlConfig *new);
+
 /*
  * Options of one generation of a table: those with which it was made, as far
  * as they decide what it looks like (see catalog/option_layout.c), else "now",

@@ -222,19 +222,7 @@ differs(EtlWriter *writer, const EtlConfig *new)
 		old->auth_retry_delay != new->auth_retry_delay)
 		return true;
 
-	for (int i = 0; i < etl_shared->ntables; i++)
-	{
-		EtlTracked *tracked = writer->tracked[i];
-
-		if (tracked == NULL)
-			continue;
-		if (!etl_options_equal(etl_config_table_options(old, tracked->schema_name,
-														tracked->table_name),
-							   etl_config_table_options(new, tracked->schema_name,
-														tracked->table_name)))
-			return true;
-	}
-	return false;
+	return etl_config_tables_differ(old, new);
 }
 
 static void
