@@ -178,10 +178,13 @@ look(EtlWait *wait)
 	}
 	else
 	{
-		if (!wait->seen)
+		uint64		config = pg_atomic_read_u64(&pipeline->config_wanted);
+
+		/* a pipeline that has left shared memory and is back counts from 0 */
+		if (!wait->seen || wait->config > config)
 		{
 			wait->seen = true;
-			wait->config = pg_atomic_read_u64(&pipeline->config_wanted);
+			wait->config = config;
 		}
 		wait->wanted = true;
 		if (pg_atomic_read_u64(&pipeline->flush_target) < wait->target)
