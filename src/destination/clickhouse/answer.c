@@ -283,7 +283,8 @@ ch_classify(const EtlHttpResponse *response, ChKind kind, EtlResult *result)
 		status = ETL_RETRY;
 	else
 		status = kind == CH_INSERT ? ETL_REJECTED : ETL_PARK;
-	copy_text(response, kind == CH_INSERT && (class == NULL || class->quotes), text, sizeof(text));
+	/* rows, and queries for rows by key, come back in texts; DDL has no values */
+	copy_text(response, kind != CH_CHANGE && (class == NULL || class->quotes), text, sizeof(text));
 	etl_result_set(result, status, class ? class->sqlstate : ERRCODE_FDW_ERROR,
 				   "ClickHouse reports error %d%s%s", code, text[0] ? ": " : "", text);
 	result->rejected = -1;
