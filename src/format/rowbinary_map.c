@@ -127,7 +127,10 @@ etl_rowbinary_map(const EtlColumn *column, const EtlTypeWish *wish, EtlTypeMappi
 
 	if (mapping->exactness == ETL_EXACT_WITHIN)
 	{
-		if (wish->policy == ETL_POLICY_TEXT && wish->type == NULL)
+		/* ClickHouse sorts by no nullable type, not even inside of an array */
+		bool		unsortable = wish->key && OidIsValid(column->element_type);
+
+		if ((wish->policy == ETL_POLICY_TEXT || unsortable) && wish->type == NULL)
 		{
 			mapping->type = "String";
 			mapping->exactness = ETL_EXACT_TEXT;
