@@ -173,4 +173,16 @@
 							  __VA_ARGS__, NULL, NULL, NULL)
 #endif
 
+/*
+ * Index of the primary key, as a relation's index list knows it.  A deferrable
+ * one may break off in the middle of a transaction and identifies no row; 17
+ * lists it all the same.
+ */
+#if PG_VERSION_NUM >= 170000
+#define etl_primary_key(relation) \
+	((relation)->rd_ispkdeferrable ? InvalidOid : (relation)->rd_pkindex)
+#else
+#define etl_primary_key(relation)	((relation)->rd_pkindex)
+#endif
+
 #endif							/* ETL_COMPAT_H */

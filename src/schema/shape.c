@@ -24,6 +24,7 @@
 #include "utils/ruleutils.h"
 #include "utils/syscache.h"
 
+#include "compat.h"
 #include "schema/shape.h"
 
 #define SHAPE_FORMAT	2		/* first byte of the flat form */
@@ -38,7 +39,7 @@ key_index(Relation relation)
 	Oid			replica = RelationGetReplicaIndex(relation);
 
 	if (relation->rd_rel->relreplident == REPLICA_IDENTITY_FULL)
-		return relation->rd_pkindex;
+		return etl_primary_key(relation);
 	return replica;
 }
 
@@ -144,8 +145,8 @@ etl_shape_build(Relation relation, const Bitmapset *published, bool generated)
 	EtlShape   *shape = palloc0(sizeof(EtlShape));
 	Oid			key_oid = key_index(relation);
 	Relation	key = OidIsValid(key_oid) ? RelationIdGetRelation(key_oid) : NULL;
-	Relation	primary = OidIsValid(relation->rd_pkindex) ?
-		RelationIdGetRelation(relation->rd_pkindex) : NULL;
+	Oid			primary_oid = etl_primary_key(relation);
+	Relation	primary = OidIsValid(primary_oid) ? RelationIdGetRelation(primary_oid) : NULL;
 
 	shape->relid = RelationGetRelid(relation);
 	shape->schema_name = get_namespace_name(RelationGetNamespace(relation));

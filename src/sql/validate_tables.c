@@ -66,7 +66,7 @@ check_identity(EtlValidation *v, const char *target, Relation relation,
 {
 	bool		changes = (rule->operations & (ETL_PUBLISH_UPDATE | ETL_PUBLISH_DELETE)) != 0;
 	bool		full = relation->rd_rel->relreplident == REPLICA_IDENTITY_FULL;
-	Oid			index = full ? relation->rd_pkindex : RelationGetReplicaIndex(relation);
+	Oid			index = full ? etl_primary_key(relation) : RelationGetReplicaIndex(relation);
 	bool		needs_key = v->config && (etl_table_abilities(v->config->routine, options) & ETL_NEEDS_KEY) != 0;
 
 	if (!full && !OidIsValid(index))
