@@ -1,10 +1,10 @@
 """Keys, publications, partitions, DDL in the stream: the case's input, and the source's rows in the end.
 
 case -> test
-R05 R10 R14 P01 P03 P06 P07 D09 D11 D13 D15 D22: test_<case>_... here
+R05 R10 R11 R14 P01 P03 P06 P07 D09 D11 D13 D15 D22: test_<case>_... here
 R01  test_webhook.py: test_unchanged_toast_is_named_not_made_up, test_writer.py, test_kinds.py
 R07  test_clickhouse.py: test_order_by_needs_what_deletes_carry
-R11  (what is there before 18) test_filters.py: test_generated_columns_in_copy_and_stream
+R11  (further) test_filters.py: test_generated_columns_in_copy_and_stream
 R14  (more of it) test_filters.py
 R03  test_webhook.py: test_unchanged_toast_under_full_and_in_the_key
 P01 P03 further: test_partitions.py
@@ -69,6 +69,18 @@ def test_r10_the_applications_updates_are_not_refused(server, db, receiver, foll
     found = server.sql("SELECT severity, check_name, hint FROM etl.validate_pipeline('p')"
                        " WHERE check_name = 'keyless_update_rejected'", db=db)
     assert len(found) == 1 and found[0][0] == "warning" and "REPLICA IDENTITY" in found[0][2]
+
+
+def test_r11_updates_under_full_identity_with_a_generated_column(server, db, receiver, follow):
+    """Not refused, and all columns arrive.  PostgreSQL 18 wants the column published for that."""
+    published = " WITH (publish_generated_columns = stored)" if server.value("SHOW server_version_num") >= "180000" else ""
+    run = follow("CREATE TABLE r11(id int PRIMARY KEY, title text, slug text GENERATED ALWAYS AS (lower(title)) STORED, views int);"
+                 "ALTER TABLE r11 REPLICA IDENTITY FULL; INSERT INTO r11 (id, title, views) VALUES (1, 'Hello', 0);"
+                 f"CREATE PUBLICATION pub FOR TABLE r11{published}")
+    run("UPDATE r11 SET views = 1; INSERT INTO r11 (id, title, views) VALUES (2, 'World', 0); UPDATE r11 SET title = 'NEW' WHERE id = 2")
+    server.wait_for("p", db)
+    assert sorted((r["id"], r["title"], r["slug"], r["views"]) for r in receiver.state().rows("public.r11")) == [
+        (1, "Hello", "hello", 1), (2, "NEW", "new", 0)]
 
 
 def test_r14_updates_that_move_a_row_through_the_filter(server, db, receiver, follow):

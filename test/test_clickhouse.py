@@ -4,6 +4,7 @@ import os
 import signal
 import uuid
 
+import psycopg
 import pytest
 
 pytest.importorskip("chdb")
@@ -385,12 +386,14 @@ def test_unchanged_toast_is_completed_or_parked(server, db, ch, lake, start):
 
 
 def test_order_by_needs_what_deletes_carry(server, db, ch, lake, start):
+    """R07: what is not logged of a deleted row cannot find it; who asks for it is told what would allow it."""
     server.sql("CREATE TABLE t (id bigint PRIMARY KEY, account_id int NOT NULL, v text);"
                "INSERT INTO t VALUES (1, 42, 'a'), (2, 43, 'b'), (3, 44, 'c')", db=db)
     start("t", start=False)
     order = "SELECT etl.alter_table('p', 't', '{\"order_by\": \"account_id, id\"}')"
-    with pytest.raises(Exception, match="not in the replica identity"):
+    with pytest.raises(psycopg.Error, match="not in the replica identity") as refused:
         server.sql(order, db=db)
+    assert "REPLICA IDENTITY FULL" in refused.value.diag.message_hint
     # the identity may change later, too
     server.sql("ALTER TABLE t REPLICA IDENTITY FULL", db=db)
     server.sql(order, db=db)
@@ -402,6 +405,7 @@ def test_order_by_needs_what_deletes_carry(server, db, ch, lake, start):
     server.sql("DELETE FROM t WHERE id = 1; UPDATE t SET account_id = 44 WHERE id = 2; UPDATE t SET id = 7 WHERE id = 3; UPDATE t SET v = 'z' WHERE id = 7", db=db)
     server.wait_for("p", db)
     assert_current(server, db, ch, lake, "public.t")
+    assert ch.query(f"SELECT * FROM {lake}.public_t_current ORDER BY id") == [(2, 44, "b"), (7, 44, "z")]
 
 
 def test_options_of_a_table(server, db, ch, lake, start):
