@@ -6,6 +6,7 @@ import uuid
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 pytest.importorskip("chdb")
 
@@ -465,6 +466,22 @@ def test_keys_with_arrays(server, db, ch, lake, start):
     server.wait_for("p", db)
     assert sorted(ch.query(f"SELECT id, tag FROM {lake}.public_t_current")) == [
         ("[1,2,3]", "a"), ("[1,2]", "a"), ("[4]", "c")]
+
+
+def test_arrays_whose_names_have_dots(server, db, ch, lake, start):
+    """ClickHouse takes them for members of one Nested, which have one size in each row: such columns are text."""
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, \"a.b\" int[] NOT NULL, \"a.c\" text[], \"a.d\" text, e int[]);"
+               "INSERT INTO t VALUES (1, '{1,2}', '{x}', 'd', '{5}'), (2, '{}', NULL, NULL, NULL)", db=db)
+    start("t")
+    server.wait_for("p", db)
+    server.sql("INSERT INTO t VALUES (3, '{7}', '{x,y,NULL}', 'd', '{}'); UPDATE t SET \"a.c\" = '{1,2,3}' WHERE id = 1", db=db)
+    server.wait_for("p", db)
+    assert ch.query(f"SELECT * FROM {lake}.public_t_current ORDER BY id") == [
+        (1, "[1,2]", '["1","2","3"]', "d", [5], 0), (2, "[]", None, None, [], 1), (3, "[7]", '["x","y",null]', "d", [], 0)]
+    assert_current(server, db, ch, lake, "public.t")
+    for column, options in (("a.b", {"destination_type": "Array(Nullable(Int32))"}),):
+        with pytest.raises(psycopg.Error, match="cannot be written as Array"):
+            server.sql("SELECT etl.alter_column('p', 't', %s, %s)", (column, Jsonb(options)), db)
 
 
 def test_a_refused_row_parks_its_table_alone(server, db, ch, lake, start):

@@ -128,9 +128,9 @@ etl_rowbinary_map(const EtlColumn *column, const EtlTypeWish *wish, EtlTypeMappi
 	if (mapping->exactness == ETL_EXACT_WITHIN)
 	{
 		/* ClickHouse sorts by no nullable type, not even inside of an array */
-		bool		unsortable = wish->key && OidIsValid(column->element_type);
+		bool		flat = (wish->key || wish->flat) && OidIsValid(column->element_type);
 
-		if ((wish->policy == ETL_POLICY_TEXT || unsortable) && wish->type == NULL)
+		if ((wish->policy == ETL_POLICY_TEXT || flat) && wish->type == NULL)
 		{
 			mapping->type = "String";
 			mapping->exactness = ETL_EXACT_TEXT;

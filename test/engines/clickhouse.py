@@ -26,6 +26,8 @@ What differs from a server
     requests, ON CLUSTER, Replicated engines, Keeper.  The database "default"
     is not Atomic: create one.
   * INSERT ... SELECT ... FROM input() is not fed from the body.
+  * An INSERT of arrays `a.b` and `a.c` of different sizes is answered 200 and
+    lost (a server: code 190).
   * A user other than "default" is a role inside: currentUser() says default,
     SHOW GRANTS shows the role.  Users come from --users or the control port,
     not from CREATE USER.

@@ -130,9 +130,18 @@ is_sorted(const EtlShape *shape, const EtlColumn *column, const EtlOptions *opti
 		list_member_ptr(sort_columns(shape, options), unconstify(EtlColumn *, column));
 }
 
+static const char *
+name_of(const EtlColumn *column, const EtlOptions *options)
+{
+	const char *name = etl_option_column(options, column->name, "destination_column");
+
+	return name ? name : column->name;
+}
+
 /*
  * What the column becomes.  A log has nulls in every column, since a deletion
- * has its key alone; but the key tells rows apart there too.
+ * has its key alone; but the key tells rows apart there too.  Arrays with dots
+ * in their names are taken for members of one Nested, all of one size.
  */
 static void
 map(const EtlColumn *column, const EtlOptions *options, bool sorted, EtlTypeMapping *mapping)
@@ -144,7 +153,8 @@ map(const EtlColumn *column, const EtlOptions *options, bool sorted, EtlTypeMapp
 		.policy = etl_value_policy(options, column->name),
 		.nulls = log || (column->nullable && !key),
 		.never_null = !log && !etl_option_bool(options, "nullable"),
-		.key = key
+		.key = key,
+		.flat = strchr(name_of(column, options), '.') != NULL
 	};
 
 	etl_rowbinary_map(column, &wish, mapping);
@@ -165,22 +175,17 @@ ch_map_column(const EtlShape *shape, const EtlColumn *column,
 			  const EtlOptions *options, EtlValueError *error)
 {
 	EtlTypeMapping mapping;
+	bool		nested;
 
 	map(column, options, is_sorted(shape, column, options), &mapping);
-	if (etl_rowbinary_supported(column, mapping.type))
+	nested = strncmp(mapping.type, "Array(", 6) == 0 &&
+		strchr(name_of(column, options), '.') != NULL;	/* chosen */
+	if (etl_rowbinary_supported(column, mapping.type) && !nested)
 		return mapping.type;
 	error->attnum = column->attnum;
 	error->sqlstate = ERRCODE_FEATURE_NOT_SUPPORTED;
 	cannot_hold(column, options, &mapping, error->message, sizeof(error->message));
 	return NULL;
-}
-
-static const char *
-name_of(const EtlColumn *column, const EtlOptions *options)
-{
-	const char *name = etl_option_column(options, column->name, "destination_column");
-
-	return name ? name : column->name;
 }
 
 /* Of the column that says whether an array is null. */
