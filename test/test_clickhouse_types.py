@@ -259,6 +259,7 @@ def test_a_policy_is_changed_and_a_parked_table_comes_back(server, db, ch, lake,
     start("t")
     server.wait_for("p", db)
     server.sql("SELECT etl.alter_column('p', 't', 's', '{\"value_policy\": \"clamp\"}')", db=db)
+    server.wait_for("p", db)
     server.sql("INSERT INTO t VALUES (2, '2020-01-01', 'infinity', '{2020-01-01}')", db=db)
     server.wait_for("p", db)
     first, last = date(1900, 1, 1), date(2299, 12, 31)
