@@ -39,7 +39,7 @@ PG_FUNCTION_INFO_V1(etl_wait_for);
 
 #define MARK_PREFIX			"etl_mark"
 #define MIN_POLL			10	/* ms */
-#define MAX_POLL			100
+#define MAX_POLL			20
 #define FAILED_GRACE		2000	/* ms for a start_pipeline() to take effect */
 
 /* One call's view of the pipeline. */
