@@ -137,6 +137,16 @@ def test_a_pipeline_that_failed_is_a_no_with_its_reason(server, db):
     server.psql("GRANT USAGE ON FOREIGN SERVER s TO wait_owner; SELECT etl.start_pipeline('p')", db)
     answer, notices, took = asked(server, db, "SELECT etl.wait_for('p')")
     assert (answer, notices) == (True, [])
+    # requests of the failed incarnation are not waited for in the next one, which counts anew
+    for _ in range(8):
+        server.psql("REVOKE USAGE ON FOREIGN SERVER s FROM wait_owner; SELECT etl.alter_pipeline('p', '{}')", db)
+        wait_until(lambda: server.status("p", db)["state"] == "failed", what="failed")
+        with server.connect(db) as c:
+            c.execute("GRANT USAGE ON FOREIGN SERVER s TO wait_owner")
+            c.execute("SELECT etl.alter_pipeline('p', '{}')")
+            c.execute("SELECT etl.alter_pipeline('p', '{}')")
+            c.execute("SELECT etl.start_pipeline('p')")
+            assert c.execute("SELECT etl.wait_for('p', timeout => '10s')").fetchone() == (True,)
     drop(server, db)
     server.psql("DROP OWNED BY wait_owner; DROP ROLE wait_owner", db)
 

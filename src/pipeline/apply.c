@@ -34,7 +34,8 @@
 #define RECORDS_A_TURN		64	/* between two looks at shared memory */
 #define REFRESH_INTERVAL	200 /* ms between two brackets */
 #define WANTED_INTERVAL		10	/* the same while a sync worker waits for one */
-#define PROGRESS_INTERVAL	100 /* ms, while WAL of others goes by */
+#define PROGRESS_INTERVAL	1000	/* ms between two wake-ups of the writer for
+									 * WAL of others; ours has its own positions */
 #define FLUSH_INTERVAL		1	/* ms in which the writer may sleep over commits,
 								 * while there is more to read */
 #define SAVE_INTERVAL		1000	/* ms between two writes of the slot */
@@ -305,14 +306,23 @@ ring_full(void *arg)
 	confirm((Apply *) arg);
 }
 
+/*
+ * Everything before "position" has been read.  Nobody is in a hurry to know,
+ * but who waits for a position behind it.
+ */
 static void
-put_progress(Apply *apply, XLogRecPtr position)
+put_progress(Apply *apply, XLogRecPtr position, TimestampTz now)
 {
+	uint64		target = pg_atomic_read_u64(&etl_worker_pipeline->flush_target);
+
 	if (position <= apply->progress)
+		return;
+	if (!(target > apply->progress && position >= target) &&
+		!TimestampDifferenceExceeds(apply->progress_time, now, PROGRESS_INTERVAL))
 		return;
 	etl_stream_progress(apply->stream, position);
 	apply->progress = position;
-	apply->progress_time = GetCurrentTimestamp();
+	apply->progress_time = now;
 }
 
 /*
@@ -345,7 +355,6 @@ look_around(Apply *apply)
 	EtlPipelineShared *pipeline = etl_worker_pipeline;
 	XLogRecPtr	position = etl_decoder_position(apply->decoder);
 	TimestampTz now = GetCurrentTimestamp();
-	uint64		target = pg_atomic_read_u64(&pipeline->flush_target);
 	uint64		version;
 
 	exit_if_stopped();
@@ -361,9 +370,7 @@ look_around(Apply *apply)
 		note_seen(apply, version);
 		apply->refreshed = GetCurrentTimestamp();
 	}
-	if (TimestampDifferenceExceeds(apply->progress_time, now, PROGRESS_INTERVAL) ||
-		(target > apply->progress && position >= target))
-		put_progress(apply, position);
+	put_progress(apply, position, now);
 	return etl_ownership_held(pipeline);
 }
 
@@ -376,7 +383,7 @@ wait_for_wal(Apply *apply)
 	uint64		seen = pg_atomic_read_u64(&pipeline->tables_version);
 
 	etl_ownership_decide(pipeline, position);
-	put_progress(apply, position);
+	put_progress(apply, position, GetCurrentTimestamp());
 	etl_stream_flush(apply->stream);
 	pg_atomic_write_u64(&pipeline->apply_idle, 1);
 

@@ -203,9 +203,12 @@ etl_queue_set_producer(EtlQueue *queue, EtlQueueIdle idle, void *arg)
 	queue->idle_arg = arg;
 }
 
+/* Who sleeps has seen what was flushed before, and needs no waking for it. */
 void
 etl_queue_flush(EtlQueue *queue)
 {
+	if (queue->flushed == queue->head)
+		return;
 	queue->flushed = queue->head;
 	pg_memory_barrier();
 	if (lower_flag(&queue->header->consumer_sleeps))
