@@ -307,8 +307,8 @@ ring_full(void *arg)
 }
 
 /*
- * Everything before "position" has been read.  Nobody is in a hurry to know,
- * but who waits for a position behind it.
+ * Everything before "position" has been read.  Nobody is in a hurry to know
+ * but who waits for something to be durable.
  */
 static void
 put_progress(Apply *apply, XLogRecPtr position, TimestampTz now)
@@ -317,7 +317,7 @@ put_progress(Apply *apply, XLogRecPtr position, TimestampTz now)
 
 	if (position <= apply->progress)
 		return;
-	if (!(target > apply->progress && position >= target) &&
+	if (target <= apply->progress &&
 		!TimestampDifferenceExceeds(apply->progress_time, now, PROGRESS_INTERVAL))
 		return;
 	etl_stream_progress(apply->stream, position);

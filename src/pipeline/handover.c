@@ -238,6 +238,7 @@ try_take(EtlHandover *h, XLogRecPtr s)
 
 	h->taken = true;
 	h->s = s;
+	want_flushed(s);			/* the tables are ready when apply is durable here */
 	for (int i = 0; i < nclaims; i++)
 		for (int j = 0; j < h->ntables && !claims[i].taken; j++)
 			if (h->tables[j].slot == claims[i].slot)
