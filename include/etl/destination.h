@@ -86,6 +86,8 @@ typedef struct EtlColumn
 	Oid			base_type;		/* type with domains looked through */
 	int32		base_typmod;
 	const char *type_name;		/* format_type() of the declared type */
+	const char *names;			/* fingerprint of the labels and attribute
+								 * names that its values show, NULL: none */
 	bool		nullable;
 	char		generated;		/* '\0' or 's' (ATTRIBUTE_GENERATED_STORED) */
 	char		identity;		/* '\0', 'a', 'd' */

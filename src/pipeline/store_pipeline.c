@@ -271,10 +271,14 @@ store_adjusted(const EtlPipelineShared *pipeline)
 		param_oid(&params, slot->relid);
 		param_int4(&params, all[i].attnum);
 		param_int8(&params, (int64) all[i].values);
-		run("INSERT INTO etl.column_state AS c (pipeline_id, relid, attnum, adjusted)"
-			" VALUES ($1, $2, $3, $4)"
-			" ON CONFLICT (pipeline_id, relid, attnum) DO UPDATE SET adjusted = EXCLUDED.adjusted"
-			"  WHERE c.adjusted <> EXCLUDED.adjusted", &params);
+
+		/* a count that is stored already is not even locked */
+		run("INSERT INTO etl.column_state (pipeline_id, relid, attnum, adjusted)"
+			" SELECT $1, $2, $3, $4 WHERE NOT EXISTS"
+			"  (SELECT FROM etl.column_state"
+			"   WHERE (pipeline_id, relid, attnum, adjusted) = ($1, $2, $3, $4))"
+			" ON CONFLICT (pipeline_id, relid, attnum) DO UPDATE SET adjusted = EXCLUDED.adjusted",
+			&params);
 	}
 	pfree(all);
 }

@@ -184,7 +184,7 @@ etl_stream_announce(EtlStream *stream, EtlStreamRelation *entry, const EtlShape 
 	initStringInfo(&flat);
 	etl_shape_serialize(entry->shape, &flat);
 	if (stream->config->routine->encode_relation)
-		stream->config->routine->encode_relation(entry->options ? entry->options : stream->config->options,
+		stream->config->routine->encode_relation(etl_stream_options(stream, entry),
 												 &stream->origin, entry->shape, previous, &event);
 	record.table = entry->slot;
 	record.generation = entry->shape->generation;

@@ -328,16 +328,10 @@ is_stray(EtlStream *stream, Oid relid)
 		hash_search(p->strays, &relid, HASH_FIND, NULL) != NULL;
 }
 
-static const EtlOptions *
-options_of(EtlStream *stream, EtlStreamRelation *entry)
-{
-	return entry->options ? entry->options : stream->config->options;
-}
-
 static uint32
 abilities_of(EtlStream *stream, EtlStreamRelation *entry)
 {
-	return etl_table_abilities(stream->config->routine, options_of(stream, entry));
+	return etl_table_abilities(stream->config->routine, etl_stream_options(stream, entry));
 }
 
 /* By option; and a table that is a log of changes has what was there once. */
@@ -347,7 +341,7 @@ keeps_detached(EtlStream *stream, EtlStreamRelation *entry)
 	const uint32 log = ETL_HAS_SCHEMAS | ETL_KEEPS_OLD_ROWS;
 
 	return (abilities_of(stream, entry) & log) == log ||
-		strcmp(etl_option_text(options_of(stream, entry), "on_partition_detached"), "keep") == 0;
+		strcmp(etl_option_text(etl_stream_options(stream, entry), "on_partition_detached"), "keep") == 0;
 }
 
 /* One new copy covers all that a transaction did: it begins behind it. */
@@ -381,22 +375,6 @@ etl_stream_truncated_leaf(EtlStream *stream, Oid relid, int nrelations, Relation
 	resync_root(stream, entry);
 }
 
-/* Newest version of the relation's rule below "lsn" (or at it). */
-static const EtlRule *
-rule_before(const EtlStreamRelation *entry, XLogRecPtr lsn, bool or_at)
-{
-	ListCell   *lc;
-
-	foreach(lc, entry ? entry->rules : NIL)
-	{
-		const EtlRule *rule = lfirst(lc);
-
-		if (rule->from_lsn < lsn || (or_at && rule->from_lsn == lsn))
-			return rule;
-	}
-	return NULL;
-}
-
 /* The root has gained or lost rows ("leaving") in this transaction. */
 static void
 want_resync(EtlStream *stream, Oid relid, bool leaving)
@@ -428,7 +406,7 @@ void
 etl_stream_compare_root(EtlStream *stream, const EtlRule *rule)
 {
 	EtlStreamRelation *entry = etl_stream_relation(stream, rule->relid, false);
-	const EtlRule *before = rule_before(entry, stream->origin.commit_lsn, false);
+	const EtlRule *before = etl_stream_rule_in_force(stream, entry);
 	Oid			old_root = before && before->published ? before->root : InvalidOid;
 	Oid			new_root = rule->published ? rule->root : InvalidOid;
 
@@ -463,7 +441,7 @@ is_whole(const EtlRule *rule)
 static const EtlRule *
 known_rule(EtlStream *stream, Oid relid)
 {
-	return rule_before(etl_stream_relation(stream, relid, false), stream->origin.commit_lsn, false);
+	return etl_stream_rule_in_force(stream, etl_stream_relation(stream, relid, false));
 }
 
 /* The partitioned table that stands for "relid", itself if there is none. */
@@ -509,7 +487,7 @@ touch_tree(EtlStream *stream, Oid top)
 	hash_seq_init(&scan, stream->relations);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
-		const EtlRule *rule = rule_before(entry, stream->origin.commit_lsn, false);
+		const EtlRule *rule = etl_stream_rule_in_force(stream, entry);
 
 		if (rule && rule->published && rule->root == top && entry->walk != walk)
 			etl_stream_touch(stream, entry->relid);
@@ -545,7 +523,7 @@ etl_stream_resync_roots(EtlStream *stream)
 		EtlStreamRelation *entry = etl_stream_relation(stream, lfirst_oid(lc), false);
 
 		etl_stream_fix(stream, entry);
-		if (entry->deliver && is_whole(rule_before(entry, stream->origin.commit_lsn, true)))
+		if (entry->deliver && is_whole(etl_stream_rule_after(stream, entry)))
 			resync_root(stream, entry);
 	}
 	list_free(roots);

@@ -44,6 +44,9 @@ typedef struct EtlStreamRelation
 	bool		keyed;			/* rows carry their key (unchanged TOAST may be
 								 * completed from them) */
 	bool		foreign_types;	/* columns of types that may change by themselves */
+	List	   *composites;		/* relations of composite types in its columns */
+	int			ntoastable;
+	int		   *toastable;		/* indexes of columns that may be out of line */
 	uint64		builds;			/* of the encoder, counts up */
 
 	/* a root: the leaf whose change is being delivered (stream_partition.c) */
@@ -73,6 +76,8 @@ struct EtlStream
 	EtlStreamRelation *last;	/* of the last lookup */
 	Oid			publication;	/* as last seen; names change */
 	NameData	publication_name;
+
+	List	   *composites;		/* of all relations, unique OIDs */
 
 	/* apply: relid -> table slot, as of tables_version */
 	HTAB	   *slots;
@@ -111,6 +116,10 @@ struct EtlStream
 extern EtlStreamRelation *etl_stream_relation(EtlStream *stream, Oid relid, bool create);
 extern const EtlRule *etl_stream_rule_in_force(const EtlStream *stream,
 											   const EtlStreamRelation *entry);
+extern const EtlRule *etl_stream_rule_after(const EtlStream *stream,
+											const EtlStreamRelation *entry);
+extern const EtlOptions *etl_stream_options(const EtlStream *stream,
+											const EtlStreamRelation *entry);
 extern void etl_stream_fix(EtlStream *stream, EtlStreamRelation *entry);
 extern void etl_stream_resolve_shape(EtlStream *stream, EtlStreamRelation *entry, Relation relation);
 extern EtlFilter *etl_stream_filter(EtlStream *stream, EtlStreamRelation *entry, Relation relation);

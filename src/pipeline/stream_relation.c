@@ -28,6 +28,7 @@
 #include "pipeline/store.h"
 #include "pipeline/stream_private.h"
 #include "server/worker.h"
+#include "schema/type_names.h"
 #include "source/partition.h"
 
 typedef struct SlotEntry
@@ -146,20 +147,43 @@ own_by_group(EtlStream *stream, EtlStreamRelation *entry)
 	return false;
 }
 
-/* Newest version strictly below the transaction's own commit position. */
-const EtlRule *
-etl_stream_rule_in_force(const EtlStream *stream, const EtlStreamRelation *entry)
+static const EtlRule *
+newest_rule_below(const EtlStreamRelation *entry, XLogRecPtr lsn)
 {
 	ListCell   *lc;
 
-	foreach(lc, entry->rules)
+	foreach(lc, entry ? entry->rules : NIL)
 	{
 		const EtlRule *rule = lfirst(lc);
 
-		if (rule->from_lsn < stream->origin.commit_lsn)
+		if (rule->from_lsn < lsn)
 			return rule;
 	}
 	return NULL;
+}
+
+/*
+ * The rule for the changes of the transaction being replayed: what this
+ * transaction itself makes of it comes into force behind it.
+ */
+const EtlRule *
+etl_stream_rule_in_force(const EtlStream *stream, const EtlStreamRelation *entry)
+{
+	return newest_rule_below(entry, stream->origin.commit_lsn);
+}
+
+/* The rule from this transaction's commit on. */
+const EtlRule *
+etl_stream_rule_after(const EtlStream *stream, const EtlStreamRelation *entry)
+{
+	return newest_rule_below(entry, stream->origin.commit_lsn + 1);
+}
+
+/* The table's options; those of the pipeline before a bracket has seen it. */
+const EtlOptions *
+etl_stream_options(const EtlStream *stream, const EtlStreamRelation *entry)
+{
+	return entry->options ? entry->options : stream->config->options;
 }
 
 /*
@@ -281,6 +305,20 @@ publishes_old_columns(const EtlShape *previous, const EtlShape *shape, const Etl
 	return false;
 }
 
+/* Do old rows show other labels or attribute names now? */
+static bool
+renames_values(const EtlShape *previous, const EtlShape *shape)
+{
+	for (int i = 0; i < shape->ncolumns; i++)
+	{
+		const EtlColumn *old = etl_shape_column(previous, shape->columns[i].attnum);
+
+		if (old && !etl_type_names_hold(old->names, shape->columns[i].names))
+			return true;
+	}
+	return false;
+}
+
 /*
  * Rows can be completed by key: is it worth sending the key along?  What old
  * rows hold is said by the leaves' replica identities, not by their root's.
@@ -297,11 +335,25 @@ wants_key(const EtlStream *stream, const EtlShape *shape, bool partitioned)
 	return false;
 }
 
+/* Note the composite types whose changes are changes of the relation. */
+static void
+note_composites(EtlStream *stream, EtlStreamRelation *entry, const EtlShape *shape)
+{
+	MemoryContext caller = MemoryContextSwitchTo(stream->context);
+
+	list_free(entry->composites);
+	entry->composites = NIL;
+	for (int i = 0; i < shape->ncolumns; i++)
+		entry->composites = etl_type_composites(entry->composites, shape->columns[i].type);
+	stream->composites = list_concat_unique_oid(stream->composites, entry->composites);
+	MemoryContextSwitchTo(caller);
+}
+
 /* Make the encoder and the slots for "shape" in the entry's fresh context. */
 static void
 build_encoder(EtlStream *stream, EtlStreamRelation *entry, Relation relation, EtlShape *shape)
 {
-	const EtlOptions *options = entry->options ? entry->options : stream->config->options;
+	const EtlOptions *options = etl_stream_options(stream, entry);
 	TupleDesc	desc = CreateTupleDescCopyConstr(RelationGetDescr(relation));
 	const TupleTableSlotOps *row_ops = entry->rule->partitioned ? &TTSOpsVirtual : &TTSOpsHeapTuple;
 
@@ -314,9 +366,15 @@ build_encoder(EtlStream *stream, EtlStreamRelation *entry, Relation relation, Et
 	entry->keyed = wants_key(stream, shape, entry->rule->partitioned);
 	entry->builds++;
 	entry->foreign_types = false;
+	entry->toastable = palloc(sizeof(int) * shape->ncolumns);
+	entry->ntoastable = 0;
 	for (int i = 0; i < shape->ncolumns; i++)
+	{
 		if (shape->columns[i].type >= FirstNormalObjectId)
 			entry->foreign_types = true;
+		if (shape->columns[i].toastable)
+			entry->toastable[entry->ntoastable++] = shape->columns[i].attnum - 1;
+	}
 	entry->abilities = etl_table_abilities(stream->config->routine, options);
 	entry->codec = stream->config->routine->codec_create(shape, NULL, options);
 }
@@ -415,9 +473,10 @@ etl_stream_resolve_shape(EtlStream *stream, EtlStreamRelation *entry, Relation r
 										   ALLOCSET_DEFAULT_SIZES);
 	caller = MemoryContextSwitchTo(entry->context);
 	built = etl_shape_build(relation, entry->rule->columns,
-							etl_config_generated(entry->options ? entry->options : stream->config->options,
+							etl_config_generated(etl_stream_options(stream, entry),
 												 entry->rule->generated || entry->rule->columns));
 	is_new = find_version(stream, entry, built, &previous);
+	note_composites(stream, entry, built);
 	build_encoder(stream, entry, relation, built);
 	MemoryContextSwitchTo(caller);
 	if (old)
@@ -440,8 +499,10 @@ etl_stream_resolve_shape(EtlStream *stream, EtlStreamRelation *entry, Relation r
 		/* the copy is asked for first: a shape that is stored is not new again */
 		if (is_new && previous && adds_value_to_old_rows(relation, previous, built))
 			etl_stream_put_resync(stream, entry, ETL_COPY_REWRITE);
+		else if (is_new && previous && renames_values(previous, built))
+			etl_stream_put_resync(stream, entry, ETL_COPY_RESYNC);
 		else if (is_new && previous &&
-				 publishes_old_columns(previous, built, entry->options ? entry->options : stream->config->options))
+				 publishes_old_columns(previous, built, etl_stream_options(stream, entry)))
 			etl_stream_put_resync(stream, entry, ETL_COPY_FILTER_CHANGE);
 		etl_stream_announce(stream, entry, previous);
 	}
@@ -492,6 +553,8 @@ load_versions(EtlStream *stream, EtlStreamRelation *entry, const Wanted *table, 
 	}
 	foreach(lc, stored)
 		etl_stream_add_version(stream, entry, lfirst(lc));
+	if (stored != NIL && entry->shape == NULL)
+		note_composites(stream, entry, llast(stored));
 }
 
 /* Table slots of this pipeline, copied under the lock. */

@@ -33,13 +33,13 @@ find_missing(EtlStreamRelation *entry, bool have_old)
 {
 	Bitmapset  *missing = NULL;
 
-	for (int i = 0; i < entry->shape->ncolumns; i++)
+	for (int i = 0; i < entry->ntoastable; i++)
 	{
-		int			att = entry->shape->columns[i].attnum - 1;
+		int			att = entry->toastable[i];
 		TupleTableSlot *row = entry->new_row;
 		TupleTableSlot *old = entry->old_row;
 
-		if (!entry->shape->columns[i].toastable || row->tts_isnull[att] ||
+		if (row->tts_isnull[att] ||
 			!VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(row->tts_values[att])))
 			continue;
 		if (have_old && !old->tts_isnull[att] &&
@@ -51,36 +51,24 @@ find_missing(EtlStreamRelation *entry, bool have_old)
 	return missing;
 }
 
-/* Has the row values that are stored out of line, here or not? */
-static bool
-is_toasted(const EtlStreamRelation *entry)
-{
-	for (int i = 0; i < entry->shape->ncolumns; i++)
-	{
-		int			att = entry->shape->columns[i].attnum - 1;
-
-		if (entry->shape->columns[i].toastable && !entry->new_row->tts_isnull[att] &&
-			VARATT_IS_EXTERNAL(DatumGetPointer(entry->new_row->tts_values[att])))
-			return true;
-	}
-	return false;
-}
-
 /*
- * Values that the reorder buffer has put together are behind pointers to
- * memory; take the memory itself, which nobody then copies.
+ * Values that are stored out of line.  Those that the reorder buffer has put
+ * together are behind pointers to memory: take the memory itself, which nobody
+ * then copies.
  */
 static void
-follow_pointers(EtlStreamRelation *entry)
+take_out_of_line(EtlStreamRelation *entry)
 {
-	for (int i = 0; i < entry->shape->ncolumns; i++)
+	for (int i = 0; i < entry->ntoastable; i++)
 	{
-		Datum	   *value = &entry->new_row->tts_values[entry->shape->columns[i].attnum - 1];
+		Datum	   *value = &entry->new_row->tts_values[entry->toastable[i]];
 		varatt_indirect indirect;
 
-		if (!entry->shape->columns[i].toastable ||
-			entry->new_row->tts_isnull[entry->shape->columns[i].attnum - 1] ||
-			!VARATT_IS_EXTERNAL_INDIRECT(DatumGetPointer(*value)))
+		if (entry->new_row->tts_isnull[entry->toastable[i]] ||
+			!VARATT_IS_EXTERNAL(DatumGetPointer(*value)))
+			continue;
+		entry->toasted = true;
+		if (!VARATT_IS_EXTERNAL_INDIRECT(DatumGetPointer(*value)))
 			continue;
 		VARATT_EXTERNAL_GET_POINTER(indirect, DatumGetPointer(*value));
 		*value = PointerGetDatum(indirect.pointer);
@@ -326,9 +314,7 @@ etl_stream_deliver_row(EtlStream *stream, EtlStreamRelation *entry, EtlOperation
 			etl_stream_store_row(entry, entry->new_row, new_tuple);
 		slot_getallattrs(entry->new_row);
 		change.new_row = entry->new_row;
-		entry->toasted = entry->toasted || is_toasted(entry);
-		if (entry->toasted)
-			follow_pointers(entry);
+		take_out_of_line(entry);
 	}
 	if (old_tuple)
 	{

@@ -94,6 +94,30 @@ make_all_stale(EtlStream *stream, bool foreign_types_only)
 			entry->stale = true;
 }
 
+/*
+ * A composite type has changed (its relation), or enums have (InvalidOid): so
+ * have the tables whose rows show them.
+ */
+static void
+touch_types(EtlStream *stream, Oid composite)
+{
+	HASH_SEQ_STATUS scan;
+	EtlStreamRelation *entry;
+
+	if (stream->relations == NULL)
+		return;
+	hash_seq_init(&scan, stream->relations);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+	{
+		if (OidIsValid(composite) ? !list_member_oid(entry->composites, composite) :
+			entry->shape && !entry->foreign_types)
+			continue;
+		entry->stale = true;
+		if (stream->in_transaction && entry->rules != NIL)
+			etl_stream_touch(stream, entry->relid);
+	}
+}
+
 static void
 relcache_callback(Datum arg, Oid relid)
 {
@@ -116,6 +140,8 @@ relcache_callback(Datum arg, Oid relid)
 		if (entry)
 			entry->stale = true;
 	}
+	if (list_member_oid(stream->composites, relid))
+		touch_types(stream, relid);
 	etl_stream_partition_invalid(stream, relid);
 	if (stream->in_transaction)
 		etl_stream_touch(stream, relid);
@@ -139,7 +165,11 @@ publication_callback(Datum arg, int cacheid, uint32 hashvalue)
 static void
 type_callback(Datum arg, int cacheid, uint32 hashvalue)
 {
-	if (callback_stream)
+	if (callback_stream == NULL)
+		return;
+	if (cacheid == ENUMOID)
+		touch_types(callback_stream, InvalidOid);
+	else
 		make_all_stale(callback_stream, true);
 }
 
@@ -268,7 +298,7 @@ static bool
 outdates_rows(EtlStream *stream, const EtlStreamRelation *entry,
 			  const EtlRule *old, const EtlRule *rule)
 {
-	const EtlOptions *options = entry->options ? entry->options : stream->config->options;
+	const EtlOptions *options = etl_stream_options(stream, entry);
 
 	return ((rule->operations & ~old->operations) != 0 ||
 			!etl_filter_equal(old->filter, rule->filter)) &&

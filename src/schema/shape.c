@@ -26,8 +26,9 @@
 
 #include "compat.h"
 #include "schema/shape.h"
+#include "schema/type_names.h"
 
-#define SHAPE_FORMAT	2		/* first byte of the flat form */
+#define SHAPE_FORMAT	3		/* first byte of the flat form */
 
 /*
  * The index whose columns identify a row to others: the replica identity's;
@@ -129,6 +130,7 @@ build_column(EtlColumn *column, Relation relation, Form_pg_attribute att,
 	column->typmod = att->atttypmod;
 	etl_shape_type(column, att->attndims);
 	column->type_name = format_type_with_typemod(att->atttypid, att->atttypmod);
+	column->names = etl_type_names(att->atttypid);
 	column->nullable = !att->attnotnull;
 	column->generated = att->attgenerated;
 	column->identity = att->attidentity;
@@ -235,7 +237,7 @@ same_column(const EtlColumn *a, const EtlColumn *b)
 	return a->attnum == b->attnum && strcmp(a->name, b->name) == 0 &&
 		a->type == b->type && a->typmod == b->typmod &&
 		a->base_type == b->base_type && a->base_typmod == b->base_typmod &&
-		a->dimensions == b->dimensions &&
+		a->dimensions == b->dimensions && same_text(a->names, b->names) &&
 		strcmp(a->type_name, b->type_name) == 0 &&
 		a->nullable == b->nullable && a->generated == b->generated &&
 		a->identity == b->identity && same_text(a->default_expr, b->default_expr) &&
@@ -414,6 +416,7 @@ etl_shape_serialize(const EtlShape *shape, StringInfo out)
 		PUT(out, c->base_type);
 		PUT(out, c->base_typmod);
 		put_text(out, c->type_name);
+		put_text(out, c->names);
 		PUT(out, c->nullable);
 		PUT(out, c->generated);
 		PUT(out, c->identity);
@@ -498,6 +501,7 @@ etl_shape_deserialize(const char *data, uint32 len)
 		GET(&reader, c->base_type);
 		GET(&reader, c->base_typmod);
 		c->type_name = get_text(&reader);
+		c->names = get_text(&reader);
 		GET(&reader, c->nullable);
 		GET(&reader, c->generated);
 		GET(&reader, c->identity);

@@ -47,7 +47,11 @@ class Column:
 
 @dataclass
 class Table:
-    """`key`: names of its unique columns; `how`: primary, index (unique, NOT NULL) or none."""
+    """`key`: names of its unique columns; `how`: primary, index (unique, NOT NULL) or none.
+
+    With `leaves` it is partitioned by the first of its key, into so many, of which one has the
+    columns in another order.  `listed` (names) and `filter` (SQL) are what is published of it.
+    """
 
     name: str
     columns: list
@@ -56,6 +60,10 @@ class Table:
     identity: str  # default, index, full, nothing
     toast_target: int = None
     dropped: int = None  # a column that was dropped stood at this place
+    leaves: int = 0
+    generated: list = field(default_factory=list)  # (name, type, expression)
+    listed: list = None  # None: all columns
+    filter: str = None
     schema: str = "public"
 
     @property
@@ -79,29 +87,48 @@ class Table:
         """No value is outside the range of a destination's type (see values.py)."""
         return self._held
 
+    @property
+    def published(self):
+        """As ALTER PUBLICATION ... ADD TABLE names it."""
+        columns = "" if self.listed is None else f" ({', '.join(map(quoted, self.listed))})"
+        return self.full_name + columns + (f" WHERE ({self.filter})" if self.filter else "")
+
+    def leaf(self, number):
+        return f"{self.schema}.{quoted(f'{self.name}_{number}')}"
+
     def ddl(self):
         parts = [f"{quoted(c.name)} {c.type}{' NOT NULL' if c.not_null else ''}" for c in self.columns]
+        parts += [f"{quoted(name)} {kind} GENERATED ALWAYS AS ({expression}) STORED" for name, kind, expression in self.generated]
+        turned = parts[::-1]
         if self.dropped is not None:
             parts.insert(self.dropped, "gone text")
         key = ", ".join(map(quoted, self.key))
         if self.how == "primary":
             parts.append(f"PRIMARY KEY ({key})")
         name = self.full_name
+        tables = [name]
         sql = [f"CREATE TABLE {name} ({', '.join(parts)})"]
+        if self.leaves:
+            sql[0] += f" PARTITION BY HASH ({quoted(self.key[0])})"
+            tables = [self.leaf(i) for i in range(self.leaves)]
+            bounds = [f"FOR VALUES WITH (MODULUS {self.leaves}, REMAINDER {i})" for i in range(self.leaves)]
+            sql += [f"CREATE TABLE {leaf} PARTITION OF {name} {bound}" for leaf, bound in zip(tables[1:], bounds[1:])]
         if self.how == "index":
             sql.append(f"CREATE UNIQUE INDEX {quoted('u_' + self.name)} ON {name} ({key})")
         if self.dropped is not None:
             sql.append(f"ALTER TABLE {name} DROP gone")
+        if self.leaves:
+            sql += [f"CREATE TABLE {tables[0]} ({', '.join(turned)})", f"ALTER TABLE {name} ATTACH PARTITION {tables[0]} {bounds[0]}"]
         for c in self.columns:
             if c.storage:
                 sql.append(f"ALTER TABLE {name} ALTER {quoted(c.name)} SET STORAGE {c.storage}")
         if self.toast_target:
-            sql.append(f"ALTER TABLE {name} SET (toast_tuple_target = {self.toast_target})")
+            sql += [f"ALTER TABLE {t} SET (toast_tuple_target = {self.toast_target})" for t in tables]
         if self.identity == "index":
             index = f"{self.name}_pkey" if self.how == "primary" else "u_" + self.name
             sql.append(f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX {quoted(index)}")
         elif self.identity != "default":
-            sql.append(f"ALTER TABLE {name} REPLICA IDENTITY {self.identity}")
+            sql += [f"ALTER TABLE {t} REPLICA IDENTITY {self.identity}" for t in {name: 0, **dict.fromkeys(tables)}]
         return sql
 
 
@@ -155,6 +182,8 @@ def column(draw, number, held, key=False, not_null=None):
     return Column(f"{word}{number}", name, pool, not_null, storage)
 
 
+# a row filter may have operators of built-in types only
+FILTERED = [k for k in values.KEYS if k not in ("citext", "mood", "positive", "price", "mail", "day")]
 # of four columns one is an array
 TYPES = values.NAMES * 3 + values.ARRAYS
 ROW = st.integers(0, 2 ** 32 - 1)
@@ -176,7 +205,37 @@ def table(draw, number):
     made = Table(f"t{number}", columns, [k.name for k in keys], how, draw(st.sampled_from(identities)),
                  draw(st.sampled_from([None, None, 128])), draw(st.sampled_from([None, None, 0, 1, len(columns)])))
     made._held = held
+    if how == "primary" and made.identity != "index" and draw(st.sampled_from([True, False, False])):
+        made.leaves = draw(st.sampled_from([2, 3]))
+    if draw(st.sampled_from([True, False, False])):
+        made.generated = [(f"g{i}", *generated(c)) for i, c in enumerate(rest[:2])]
+    if draw(st.sampled_from([True, False, False])):
+        made.filter = draw(row_filter(made))
+    # under FULL a list of columns forbids updates; before 18 none has generated columns
+    if made.identity != "full" and draw(st.sampled_from([True, False, False])):
+        names = [c.name for c in columns]
+        made.listed = [n for n in names if n in made.key or draw(st.booleans())] or names
     return made
+
+
+def generated(c):
+    """(type, expression) of a column that follows another one."""
+    if c.type == "text":
+        return "text", f"upper({quoted(c.name)}) || '!'"
+    return "boolean", f"{quoted(c.name)} IS NULL"
+
+
+@st.composite
+def row_filter(draw, table):
+    """A condition that some of the table's rows meet, over columns that changes have the old values of."""
+    known = table.found_by if table.identity in ("default", "index") else [c.name for c in table.columns]
+    columns = [c for c in table.columns if c.name in known and c.type in FILTERED]
+    if not columns:
+        return None
+    c = draw(st.sampled_from(columns))
+    name, bound = quoted(c.name), draw(st.sampled_from([v for v in c.pool if v is not None]))
+    condition = f"{name} {draw(st.sampled_from(['>=', '<=', '<>', '=']))} '" + bound.replace("'", "''") + f"'::{c.type}"
+    return draw(st.sampled_from([condition, condition, f"{condition} OR {name} IS NULL", f"NOT ({condition})"]))
 
 
 @st.composite
@@ -310,7 +369,7 @@ class Runner:
         getattr(self, step.kind)(self.scenario.tables[step.table], step)
 
     # a row of the table, by its place
-    PICK = "(SELECT ctid FROM {0} ORDER BY ctid OFFSET mod({1}, greatest((SELECT count(*)::int FROM {0}), 1)) LIMIT 1)"
+    PICK = "(SELECT tableoid, ctid FROM {0} ORDER BY tableoid, ctid OFFSET mod({1}, greatest((SELECT count(*)::int FROM {0}), 1)) LIMIT 1)"
 
     def picked(self, table, number):
         return self.PICK.format(table.full_name, number).replace("%", "%%")
@@ -363,7 +422,7 @@ class Runner:
         self.execute(f"UPDATE {table.full_name} SET {pairs} WHERE {where}", [*given, *params])
 
     def update(self, table, step):
-        self._set(table, step, f"ctid = {self.picked(table, step.pick)}")
+        self._set(table, step, f"(tableoid, ctid) = {self.picked(table, step.pick)}")
 
     def update_all(self, table, step):
         self._set(table, step, "true")
@@ -377,14 +436,14 @@ class Runner:
         parts, params = self._values(columns, step.row)
         pairs = ", ".join(f"{self.name(c.name)} = {p}" for c, p in zip(columns, parts))
         free, more = self._free(table, step.row)
-        self.execute(f"UPDATE {table.full_name} SET {pairs} WHERE ctid = {self.picked(table, step.pick)} AND {free}",
+        self.execute(f"UPDATE {table.full_name} SET {pairs} WHERE (tableoid, ctid) = {self.picked(table, step.pick)} AND {free}",
                      params + more)
 
     def swap(self, table, step):
         """Two rows exchange their keys, over a third one that is free."""
         keys = [c for c in table.columns if c.name in table.key]
         names = ", ".join(f"{self.name(c.name)}::text" for c in keys)
-        found = self.c.execute(f"SELECT {names} FROM {table.full_name} ORDER BY ctid LIMIT 20", ()).fetchall()
+        found = self.c.execute(f"SELECT {names} FROM {table.full_name} ORDER BY tableoid, ctid LIMIT 20", ()).fetchall()
         if len(found) < 2:
             return
         one = found[step.pick % len(found)]
@@ -399,7 +458,7 @@ class Runner:
             self.execute(f"UPDATE {table.full_name} SET {pairs} WHERE {same}", [*new, *old])
 
     def delete(self, table, step):
-        self.execute(f"DELETE FROM {table.full_name} WHERE ctid = {self.picked(table, step.pick)}")
+        self.execute(f"DELETE FROM {table.full_name} WHERE (tableoid, ctid) = {self.picked(table, step.pick)}")
 
     def truncate(self, table, step):
         """It, or all tables of the scenario."""
