@@ -1,7 +1,7 @@
 """Generated tables with generated changes arrive equal, value by value, whatever happens meanwhile.
 
 harness/scenario.py draws tables over all types (some partitioned, with generated columns, a row
-filter, a list of columns) and transactions on them; here they are made,
+filter, a list of columns, value policies) and transactions on them; here they are made,
 interleaved statement by statement, while three pipelines follow: events to a webhook's receiver,
 ClickHouse's current rows, ClickHouse's event log.  A scenario's tables enter the publications
 before its first row (all is streamed), after its last (all is copied), or in between, also in the
@@ -13,6 +13,7 @@ The seed is printed; ETL_SEED=<seed> with the same test repeats it.  A failure s
 of its tables.  make check runs 200 scenarios, make check-long 5000.
 """
 
+import json
 import os
 import random
 
@@ -63,9 +64,11 @@ class Rig:
         self.pipelines = [
             Pipeline("hook", lambda t: True, self.compare_events),
             Pipeline("current", lambda t: t.found_by,
-                     lambda t: assert_current(server, self.db, ch, self.current, t.full_name, t.listed, where=t.filter or "true")),
+                     lambda t: assert_current(server, self.db, ch, self.current, t.full_name, t.listed, where=t.filter or "true",
+                                              policies=t.policies)),
             Pipeline("log", logged,
-                     lambda t: assert_log(server, self.db, ch, self.log, t.full_name, t.listed, t.filter or "true")),
+                     lambda t: assert_log(server, self.db, ch, self.log, t.full_name, t.listed, t.filter or "true",
+                                          policies=t.policies)),
         ]
         self.c = self.connect()
         for p in self.pipelines:
@@ -131,6 +134,9 @@ class Rig:
             for t in taken:
                 if not t.held and p.name != "hook":
                     self.c.execute("SELECT etl.alter_table(%s, %s::regclass, %s)", (p.name, t.full_name, AS_TEXT))
+                    for column, policy in t.policies.items():
+                        self.c.execute("SELECT etl.alter_column(%s, %s::regclass, %s, %s)",
+                                       (p.name, t.full_name, column, json.dumps({"value_policy": policy})))
             if taken:
                 self.c.execute(f"ALTER PUBLICATION {p.name} ADD TABLE {', '.join(t.published for t in taken)}")
 

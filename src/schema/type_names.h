@@ -8,6 +8,8 @@
 #ifndef ETL_TYPE_NAMES_H
 #define ETL_TYPE_NAMES_H
 
+#include "nodes/pg_list.h"
+
 /*
  * Fingerprint of every label and attribute name that values of "type" may show,
  * under the catalogs in force; palloc'd.  NULL: it shows none, as most types.

@@ -20,6 +20,10 @@ IS_NULL = "__is_null"
 # elements that psycopg knows, also where a domain hides them
 KNOWN = ("boolean", "smallint", "integer", "bigint", "real", "double precision", "numeric", "date", "uuid",
          "timestamp without time zone", "timestamp with time zone", "bytea")
+# what columns of these types hold
+LIMITS = {"date": ("date '1900-01-01'", "date '2299-12-31'"),
+          "timestamp without time zone": ("timestamp '1900-01-01'", "timestamp '2299-12-31 23:59:59.999999'"),
+          "timestamp with time zone": ("timestamptz '1900-01-01 00:00:00+00'", "timestamptz '2299-12-31 23:59:59.999999+00'")}
 TEXT = "CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%%s', {1}) END"
 
 
@@ -157,8 +161,8 @@ def innermost(kind):
 class Source:
     """A table of the source: its columns with their types, its key."""
 
-    def __init__(self, server, db, table):
-        self.server, self.db, self.table = server, db, table
+    def __init__(self, server, db, table, policies=None):
+        self.server, self.db, self.table, self.policies = server, db, table, policies or {}
         self.columns, self.elements, self.structured = {}, {}, {}
         for name, kind, element, structured in server.sql(
                 """
@@ -218,6 +222,10 @@ class Source:
 
     def _expression(self, column, kind):
         value = 't."' + column.replace('"', '""').replace("%", "%%") + '"'
+        if column in self.policies:
+            low, high = LIMITS[self.columns[column]]
+            outside = f"greatest(least({value}, {high}), {low})" if self.policies[column] == "clamp" else "NULL"
+            value = f"(CASE WHEN {value} BETWEEN {low} AND {high} OR {value} IS NULL THEN {value} ELSE {outside} END)"
         if self.is_json(column, kind):
             if self.elements.get(column) == "money":
                 value += "::numeric[]::text[]"
@@ -340,14 +348,15 @@ def _shown(columns, row):
 
 
 def assert_current(server, db, clickhouse, database, tables, columns=None, names=None, where="true", target=None,
-                   suffix="_current"):
+                   suffix="_current", policies=None):
     """The views of the tables ("schema.table") hold exactly the rows of the source.
 
     columns  only these; names  {column: its name at the destination};
     where    the publication's row filter; target  name of the view (one table)
+    policies {column: its value_policy}, of columns in LIMITS
     """
     for table in [tables] if isinstance(tables, str) else tables:
-        source = Source(server, db, table)
+        source = Source(server, db, table, policies)
         chosen = source.chosen(columns)
         view = (database, target or base_name(source.schema, source.name) + suffix)
         kinds, have = fetch(clickhouse, view, chosen, source, names)
@@ -408,10 +417,10 @@ def fold(rows, kinds, columns, key, source):
     return [row for rows in state.values() for row in rows]
 
 
-def assert_log(server, db, clickhouse, database, tables, columns=None, where="true", target=None):
+def assert_log(server, db, clickhouse, database, tables, columns=None, where="true", target=None, policies=None):
     """The event logs of the tables add up to the rows of the source, no change twice."""
     for table in [tables] if isinstance(tables, str) else tables:
-        source = Source(server, db, table)
+        source = Source(server, db, table, policies)
         chosen = source.chosen(columns)
         log = (database, target or base_name(source.schema, source.name))
         kinds, rows = fetch(clickhouse, log, chosen, source, extra=META, tail="ORDER BY cdc_epoch, cdc_lsn, cdc_ordinal")

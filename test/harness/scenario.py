@@ -64,6 +64,7 @@ class Table:
     generated: list = field(default_factory=list)  # (name, type, expression)
     listed: list = None  # None: all columns
     filter: str = None
+    policies: dict = field(default_factory=dict)  # value_policy by column, where it is not text
     schema: str = "public"
 
     @property
@@ -184,6 +185,8 @@ def column(draw, number, held, key=False, not_null=None):
 
 # a row filter may have operators of built-in types only
 FILTERED = [k for k in values.KEYS if k not in ("citext", "mood", "positive", "price", "mail", "day")]
+# their values outside a destination's range become others that are easily told
+LIMITED = ["date", "day", "timestamp without time zone", "timestamp with time zone"]
 # of four columns one is an array
 TYPES = values.NAMES * 3 + values.ARRAYS
 ROW = st.integers(0, 2 ** 32 - 1)
@@ -207,6 +210,10 @@ def table(draw, number):
     made._held = held
     if how == "primary" and made.identity != "index" and draw(st.sampled_from([True, False, False])):
         made.leaves = draw(st.sampled_from([2, 3]))
+    if not held:
+        for c in rest:
+            if c.type in LIMITED and draw(st.booleans()):
+                made.policies[c.name] = draw(st.sampled_from(["clamp"] if c.not_null else ["clamp", "null"]))
     if draw(st.sampled_from([True, False, False])):
         made.generated = [(f"g{i}", *generated(c)) for i, c in enumerate(rest[:2])]
     if draw(st.sampled_from([True, False, False])):
