@@ -141,6 +141,14 @@ def test_r01_unchanged_values_are_never_newer(flow):
         (2, 10, "z", 20000, None, None)]
 
 
+def test_a_column_set_to_plain_keeps_old_values_out_of_line(flow):
+    flow.start(BIG + ROWS, kinds="pc")
+    flow.behind("ALTER TABLE t ALTER big SET STORAGE plain; UPDATE t SET n = 1; DELETE FROM t WHERE id = 1;"
+                "UPDATE t SET big = 'later', n = 2 WHERE id = 2; VACUUM t")
+    flow.equal()
+    assert [e["missing_columns"] for e in flow.changes("update")] == [["big", "j", "b"], ["big"], [], []]
+
+
 def test_r01_a_key_change_takes_its_values_along(flow):
     """Nothing on its way, the live row moved on: the row of the old key is asked for; a log has it only under that key."""
     flow.start(BIG + ROWS, kinds="pc")

@@ -7,6 +7,7 @@ Under each one a table of all types is copied again and all its rows are updated
 
 import itertools
 import json
+import subprocess
 
 import pytest
 
@@ -120,3 +121,30 @@ def test_settings_change_no_byte(server, db, ch):
     for name in ("hook", "table"):
         drop(server, db, name)
     receiver.close()
+
+
+@pytest.fixture(scope="module")
+def yen(tmp_path_factory):
+    """A folder with a locale whose money has no smaller unit."""
+    folder = tmp_path_factory.mktemp("locales")
+    for parent in (folder, *folder.parents[:2]):
+        parent.chmod(0o755)
+    subprocess.run(["localedef", "-i", "ja_JP", "-f", "UTF-8", str(folder / "ja_JP.UTF-8")], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("level, shown", [("ROLE postgres", "1234.50"), ("ROLE postgres IN DATABASE d", "1234.50"),
+                                          ("DATABASE d", "123450"), ("ROLE ALL", "123450")])
+def test_money_is_what_the_database_says(fresh_server, receiver, monkeypatch, yen, level, shown):
+    """How many digits are behind the point is a setting; that of the workers' role does not count."""
+    monkeypatch.setenv("LOCPATH", str(yen))
+    server = fresh_server()
+    db = server.create_database("d")
+    server.sql(f"ALTER {level} SET lc_monetary = 'ja_JP.UTF-8'")
+    server.psql("SET lc_monetary = 'C'; CREATE TABLE t (id int PRIMARY KEY, m money); INSERT INTO t VALUES (1, 1234.50::numeric::money);"
+                "CREATE PUBLICATION pub FOR TABLE t", db)
+    webhook(server, db, receiver)
+    server.wait_for("p", db)
+    server.psql("INSERT INTO t SELECT 2, m FROM t", db)
+    server.wait_for("p", db)
+    assert [row["m"] for row in receiver.state().rows("public.t")] == [shown, shown]

@@ -137,7 +137,9 @@ build_column(EtlColumn *column, Relation relation, Form_pg_attribute att,
 	column->default_expr = att->atthasdef ? default_text(relation, att->attnum) : NULL;
 	column->key_position = position_in_index(key, att->attnum);
 	column->primary_position = position_in_index(primary, att->attnum);
-	column->toastable = att->attlen == -1 && att->attstorage != TYPSTORAGE_PLAIN;
+
+	/* not the column's storage: SET STORAGE PLAIN leaves old values where they are */
+	column->toastable = att->attlen == -1 && get_typstorage(att->atttypid) != TYPSTORAGE_PLAIN;
 }
 
 EtlShape *

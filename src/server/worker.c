@@ -19,6 +19,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -27,11 +28,13 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "catalog/bracket.h"
 #include "compat.h"
 #include "guc.h"
 #include "server/failpoint.h"
@@ -275,6 +278,33 @@ static const struct
 	{"temp_file_limit", "-1"},
 };
 
+/* What the database says of lc_monetary, or all roles; "value" stays if nobody does. */
+static void
+read_monetary(void *value)
+{
+	if (SPI_execute("SELECT substr(c, length('lc_monetary=') + 1)"
+					" FROM pg_db_role_setting, unnest(setconfig) AS c"
+					" WHERE setrole = 0 AND c LIKE 'lc\\_monetary=%' AND setdatabase IN"
+					"  (0, (SELECT oid FROM pg_database WHERE datname = current_database()))"
+					" ORDER BY setdatabase DESC LIMIT 1", true, 1) == SPI_OK_SELECT && SPI_processed > 0)
+		*(char **) value = MemoryContextStrdup(EtlWorkerContext,
+											   SPI_getvalue(SPI_tuptable->vals[0],
+															SPI_tuptable->tupdesc, 1));
+}
+
+/*
+ * Money is a number of its currency's smallest unit: how many digits of it are
+ * behind the point, lc_monetary says.  That of the database is meant, and not
+ * that of the role as which workers happen to run.  "value" is the server's.
+ */
+static void
+pin_monetary(char *value)
+{
+	(void) etl_bracket_try(etl_worker_role == ETL_ROLE_APPLY ? ETL_BRACKET_DECODER : ETL_BRACKET_READ,
+						   "reading settings", read_monetary, &value);
+	SetConfigOption("lc_monetary", value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
 static void
 pin_settings(void)
 {
@@ -312,6 +342,8 @@ reload_settings(void)
 void
 etl_worker_start(EtlWorkerRole role, Datum main_arg)
 {
+	char	   *monetary;
+
 	StaticAssertStmt(sizeof(EtlWorkerArgs) <= BGW_EXTRALEN, "EtlWorkerArgs too large");
 
 	etl_worker_role = role;
@@ -330,11 +362,15 @@ etl_worker_start(EtlWorkerRole role, Datum main_arg)
 
 	attach();
 
+	/* before a role has its say */
+	monetary = pstrdup(GetConfigOption("lc_monetary", false, false));
 	if (role == ETL_ROLE_LAUNCHER)
 		BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	else
 		BackgroundWorkerInitializeConnectionByOid(etl_worker_args.database, InvalidOid, 0);
 	pin_settings();
+	if (role != ETL_ROLE_LAUNCHER)
+		pin_monetary(monetary);
 	pgstat_report_appname(MyBgworkerEntry->bgw_name);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	MemoryContextSwitchTo(EtlWorkerContext);
