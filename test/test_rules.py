@@ -196,6 +196,9 @@ def test_unlogged_temporary_foreign(server, db, receiver):
     for name, row in server.tables("p", db).items():
         if name != "public.t":
             assert row["state"] == "excluded", (name, row["state"])
+    # temporary tables leave nothing behind
+    assert {t for t in server.tables("p", db) if not t.startswith("etl.")} == {"public.t", "public.fleeting", "public.far"}
+    assert server.value("SELECT count(*) FROM etl.rule_history WHERE relid NOT IN (SELECT oid FROM pg_class)", db=db) == 0
 
 
 def test_truncate(server, db, receiver, running):

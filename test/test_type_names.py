@@ -42,6 +42,7 @@ CHANGES = {
     "ALTER TYPE pair RENAME ATTRIBUTE n TO number": {"pairs", "nests"},
     "ALTER TYPE pair ADD ATTRIBUTE more int": {"pairs", "nests"},
     "ALTER TYPE nest DROP ATTRIBUTE x": {"nests"},
+    "ALTER TYPE pair DROP ATTRIBUTE n, ADD ATTRIBUTE n int": {"pairs", "nests"},
     "ALTER TYPE mood ADD VALUE 'new' BEFORE 'sad'": set(),
     "ALTER TYPE mood RENAME TO humour": set(),
     "CREATE TYPE other AS ENUM ('a'); ALTER TYPE other RENAME VALUE 'a' TO 'b'": set(),

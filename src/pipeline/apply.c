@@ -47,6 +47,7 @@ typedef struct Apply
 	EtlQueue   *queue;
 	EtlStream  *stream;
 	EtlDecoder *decoder;
+	XLogRecPtr	start;			/* everything before it is durable */
 	XLogRecPtr	progress;		/* of the last PROGRESS record */
 	TimestampTz progress_time;
 	XLogRecPtr	confirmed;
@@ -311,13 +312,16 @@ ring_full(void *arg)
  * but who waits for something to be durable.
  */
 static void
-put_progress(Apply *apply, XLogRecPtr position, TimestampTz now)
+put_progress(Apply *apply, XLogRecPtr position, TimestampTz now, bool at_end)
 {
 	uint64		target = pg_atomic_read_u64(&etl_worker_pipeline->flush_target);
+	bool		wanted = target > apply->progress && (at_end || position >= target);
 
+	/* the slot may begin with what is durable */
+	position = Max(position, apply->start);
 	if (position <= apply->progress)
 		return;
-	if (target <= apply->progress &&
+	if (!wanted &&
 		!TimestampDifferenceExceeds(apply->progress_time, now, PROGRESS_INTERVAL))
 		return;
 	etl_stream_progress(apply->stream, position);
@@ -364,13 +368,13 @@ look_around(Apply *apply)
 
 	version = pg_atomic_read_u64(&pipeline->tables_version);
 	if (version != apply->tables_seen &&
-		TimestampDifferenceExceeds(apply->refreshed, now, refresh_interval(apply)) &&
-		etl_bracket_try(ETL_BRACKET_DECODER, "reading state", refresh, apply))
+		TimestampDifferenceExceeds(apply->refreshed, now, refresh_interval(apply)))
 	{
-		note_seen(apply, version);
-		apply->refreshed = GetCurrentTimestamp();
+		if (etl_bracket_try(ETL_BRACKET_DECODER, "reading state", refresh, apply))
+			note_seen(apply, version);
+		apply->refreshed = GetCurrentTimestamp();	/* or a user's lock was in the way */
 	}
-	put_progress(apply, position, now);
+	put_progress(apply, position, now, false);
 	return etl_ownership_held(pipeline);
 }
 
@@ -383,7 +387,7 @@ wait_for_wal(Apply *apply)
 	uint64		seen = pg_atomic_read_u64(&pipeline->tables_version);
 
 	etl_ownership_decide(pipeline, position);
-	put_progress(apply, position, GetCurrentTimestamp());
+	put_progress(apply, position, GetCurrentTimestamp(), true);
 	etl_stream_flush(apply->stream);
 	pg_atomic_write_u64(&pipeline->apply_idle, 1);
 
@@ -427,7 +431,6 @@ apply_body(void)
 	Apply	   *apply = MemoryContextAllocZero(EtlWorkerContext, sizeof(Apply));
 	MemoryContext context;
 	uint64		version;
-	XLogRecPtr	start;
 
 	MemoryContextSwitchTo(EtlWorkerContext);
 	wait_for_writer(apply);
@@ -449,12 +452,12 @@ apply_body(void)
 	note_seen(apply, version);
 
 	/* what is durable is not seen again, confirmed or not: it is decided */
-	start = pg_atomic_read_u64(&etl_worker_pipeline->durable_lsn);
-	etl_ownership_decide(etl_worker_pipeline, Max(start, apply->confirmed));
+	apply->start = pg_atomic_read_u64(&etl_worker_pipeline->durable_lsn);
+	etl_ownership_decide(etl_worker_pipeline, Max(apply->start, apply->confirmed));
 
 	MemoryContextSwitchTo(EtlWorkerContext);
 	context = CurrentMemoryContext;
-	apply->decoder = etl_decoder_start(start, &etl_stream_callbacks, apply->stream);
+	apply->decoder = etl_decoder_start(apply->start, &etl_stream_callbacks, apply->stream);
 	PG_TRY();
 	{
 		decode(apply);

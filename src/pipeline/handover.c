@@ -100,7 +100,8 @@ wait_durable(EtlHandover *h, XLogRecPtr position, long ms)
 			return true;
 		if (left <= 0 || etl_handover_pair_changed(h))
 			return false;
-		(void) etl_worker_wait(left);	/* the writer wakes us */
+		/* the writer wakes us, but not to tell that its pair has gone */
+		(void) etl_worker_wait(Min(left, DURABLE_WAIT_MS));
 		etl_sync_check_stop();
 	}
 }

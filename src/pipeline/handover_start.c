@@ -90,6 +90,7 @@ reload_body(void *arg)
 
 		if (shapes != NIL)
 			h->tables[i].shape = llast(shapes);
+		h->tables[i].versions = shapes;
 	}
 	MemoryContextSwitchTo(context);
 }

@@ -352,7 +352,8 @@ etl_local_run(EtlWriter *writer, bool dry)
 {
 	EtlLocal   *local = writer->local;
 
-	while (local->ncommits > 0 && !writer->failing)
+	/* a table that is set aside is stored as such before anything goes on */
+	while (local->ncommits > 0 && !writer->failing && !etl_pending_holds(writer))
 	{
 		TimestampTz now = GetCurrentTimestamp();
 		TimestampTz due = TimestampTzPlusMilliseconds(local->opened_at,

@@ -154,12 +154,25 @@ etl_pending_run(EtlWriter *writer)
 	}
 }
 
+bool
+etl_pending_holds(const EtlWriter *writer)
+{
+	ListCell   *lc;
+
+	foreach(lc, writer->pending)
+		if (((EtlPending *) lfirst(lc))->holds)
+			return true;
+	return false;
+}
+
 /* Position of the oldest thing of "intake" that is not stored. */
 uint64
 etl_pending_oldest(EtlWriter *writer, const EtlIntake *intake)
 {
 	ListCell   *lc;
 
+	if (etl_pending_holds(writer))
+		return 0;
 	foreach(lc, writer->pending)
 	{
 		EtlPending *pending = lfirst(lc);

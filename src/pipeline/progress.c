@@ -6,7 +6,8 @@
  * Invariant: a mark counts when
  *
  *	 - every item taken before it is durable or was let go of,
- *	 - everything before it that had to be stored is stored,
+ *	 - everything before it that had to be stored is stored, and every table
+ *	   that was set aside for what the destination refused,
  *	 - (apply) no table was handed over at a position before it without that
  *	   being stored.
  *
@@ -96,7 +97,9 @@ unstored_handover(EtlWriter *writer)
 	{
 		EtlTracked *tracked = writer->tracked[i];
 
-		if (tracked == NULL || !tracked->unstored_handover)
+		/* one that was taken back has nothing delivered by apply */
+		if (tracked == NULL || !tracked->unstored_handover ||
+			etl_shared->tables[i].owned[0].generation == 0)
 			continue;
 		writer->any_unstored_handover = true;
 		lowest = Min(lowest, etl_shared->tables[i].owned[0].owned_from);

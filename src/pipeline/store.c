@@ -299,8 +299,8 @@ etl_store_disown(int64 pipeline_id, Oid relid)
 }
 
 void
-etl_store_handover(int64 pipeline_id, Oid relid, uint32 generation, XLogRecPtr owned_from,
-				   uint64 shape_hash, int64 resync, int64 retry)
+etl_store_owned(int64 pipeline_id, Oid relid, uint32 generation, XLogRecPtr owned_from,
+				uint64 shape_hash)
 {
 	Params		params = {0};
 
@@ -309,18 +309,28 @@ etl_store_handover(int64 pipeline_id, Oid relid, uint32 generation, XLogRecPtr o
 	param_int4(&params, (int32) generation);
 	param_lsn(&params, owned_from);
 	param_int8(&params, (int64) shape_hash);
-	param_int8(&params, resync);
-	param_int8(&params, retry);
-	run("UPDATE etl.table_state SET state = 'sync_done', owned_generation = $3, owned_from = $4,"
-		"  shape_hash = $5, resync_done = $6, retry_done = $7, attempts = 0,"
-		"  recovery = NULL, sqlstate = NULL, error = NULL, hint = NULL,"
-		"  error_lsn = NULL, error_ordinal = NULL, error_time = NULL"
+	run("UPDATE etl.table_state SET owned_generation = $3, owned_from = $4, shape_hash = $5"
 		" WHERE pipeline_id = $1 AND relid = $2", &params);
 
 	/* shapes of generations that nobody delivers to any more */
 	params.n = 3;
 	run("DELETE FROM etl.schema_history"
 		" WHERE pipeline_id = $1 AND relid = $2 AND generation < $3 - 1", &params);
+}
+
+void
+etl_store_sync_done(int64 pipeline_id, Oid relid, int64 resync, int64 retry)
+{
+	Params		params = {0};
+
+	param_int8(&params, pipeline_id);
+	param_oid(&params, relid);
+	param_int8(&params, resync);
+	param_int8(&params, retry);
+	run("UPDATE etl.table_state SET state = 'sync_done', resync_done = $3, retry_done = $4,"
+		"  attempts = 0, recovery = NULL, sqlstate = NULL, error = NULL, hint = NULL,"
+		"  error_lsn = NULL, error_ordinal = NULL, error_time = NULL"
+		" WHERE pipeline_id = $1 AND relid = $2", &params);
 }
 
 /* ----------

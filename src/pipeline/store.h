@@ -92,9 +92,12 @@ extern void etl_store_disown(int64 pipeline_id, Oid relid);
 /* Back to "state" after on_error = stop; its error is cleared. */
 extern void etl_store_resume(int64 pipeline_id, Oid relid, EtlTableState state, int64 retry_done);
 
-/* Hand-over: sync_done, owned_generation, owned_from, done counters; errors cleared. */
-extern void etl_store_handover(int64 pipeline_id, Oid relid, uint32 generation, XLogRecPtr owned_from,
-							   uint64 shape_hash, int64 resync, int64 retry);
+/* Hand-over: owned_generation, owned_from; the state stays. */
+extern void etl_store_owned(int64 pipeline_id, Oid relid, uint32 generation, XLogRecPtr owned_from,
+							uint64 shape_hash);
+
+/* And where nothing newer is asked for: sync_done, done counters; errors cleared. */
+extern void etl_store_sync_done(int64 pipeline_id, Oid relid, int64 resync, int64 retry);
 
 /* Park a table and log it. */
 extern void etl_store_park(int64 pipeline_id, Oid relid, EtlRecovery recovery, int sqlstate,

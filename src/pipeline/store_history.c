@@ -65,8 +65,9 @@ etl_store_read_rules(int64 pipeline_id)
 }
 
 /*
- * A transaction uses the newest version below its commit position, so all
- * versions before the newest one at or below "confirmed" can go.
+ * A transaction uses the newest version below its commit position, which is
+ * "confirmed" at the lowest: all versions before the newest one below that
+ * can go.
  */
 void
 etl_store_prune_rules(int64 pipeline_id, XLogRecPtr confirmed)
@@ -77,7 +78,7 @@ etl_store_prune_rules(int64 pipeline_id, XLogRecPtr confirmed)
 	param_lsn(&params, confirmed);
 	run("DELETE FROM etl.rule_history h USING ("
 		"  SELECT relid, max(from_lsn) AS newest FROM etl.rule_history"
-		"   WHERE pipeline_id = $1 AND from_lsn <= $2 GROUP BY relid) n"
+		"   WHERE pipeline_id = $1 AND from_lsn < $2 GROUP BY relid) n"
 		" WHERE h.pipeline_id = $1 AND h.relid = n.relid AND h.from_lsn < n.newest",
 		&params);
 }

@@ -86,7 +86,10 @@ etl_stream_create_sync(EtlConfig *config, EtlQueue *queue, int ntables,
 	{
 		EtlStreamRelation *entry = etl_stream_relation(stream, tables[i].relid, true);
 
-		etl_stream_add_version(stream, entry, tables[i].shape);
+		foreach(lc, tables[i].versions)
+			etl_stream_add_version(stream, entry, lfirst(lc));
+		if (tables[i].versions == NIL)
+			etl_stream_add_version(stream, entry, tables[i].shape);
 		entry->options = tables[i].options;
 		entry->stop_on_error = tables[i].options &&
 			etl_config_on_error(tables[i].options) == ETL_ON_ERROR_STOP;

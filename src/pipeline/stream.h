@@ -25,7 +25,8 @@ typedef struct EtlStreamTable
 	uint32		slot;			/* table slot index */
 	Oid			relid;
 	uint32		generation;		/* being copied */
-	EtlShape   *shape;			/* base shape, as copied */
+	EtlShape   *shape;			/* newest known; the base shape, as copied, at first */
+	List	   *versions;		/* all known ones, or NIL: "shape" alone */
 	const EtlOptions *options;	/* etl_config_table_options() */
 	bool		parked;			/* out of the group (set by either side) */
 } EtlStreamTable;

@@ -549,7 +549,10 @@ load_versions(EtlStream *stream, EtlStreamRelation *entry, const Wanted *table, 
 		if (known->generation == generation ||
 			(known->generation < generation && known->generation != table->generations[0] &&
 			 known->generation != table->generations[1]))
+		{
 			entry->versions = foreach_delete_current(entry->versions, lc);
+			etl_shape_free(known);
+		}
 	}
 	foreach(lc, stored)
 		etl_stream_add_version(stream, entry, lfirst(lc));
@@ -617,7 +620,8 @@ etl_stream_refresh(EtlStream *stream)
 		 */
 		for (int i = 0; i < 3; i++)
 			if (table->generations[i] != 0 &&
-				(i == 2 || !knows_generation(entry, table->generations[i])) &&
+				((i == 2 && table->generations[2] != table->generations[0]) ||
+				 !knows_generation(entry, table->generations[i])) &&
 				(entry->announced_generation != table->generations[i]))
 				load_versions(stream, entry, table, table->generations[i]);
 

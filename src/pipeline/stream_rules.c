@@ -109,6 +109,8 @@ touch_types(EtlStream *stream, Oid composite)
 	hash_seq_init(&scan, stream->relations);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
+		if (entry->versions == NIL)
+			continue;			/* of which nothing was delivered */
 		if (OidIsValid(composite) ? !list_member_oid(entry->composites, composite) :
 			entry->shape && !entry->foreign_types)
 			continue;

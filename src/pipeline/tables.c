@@ -46,6 +46,9 @@ park(EtlWriter *writer, EtlGeneration *generation, EtlRecovery recovery,
 		writer->tracked[generation->slot]->stored = ETL_TABLE_ERRORED;
 
 	pending = etl_pending_new(writer, store_park, intake, position);
+
+	/* what the destination refused has left its batch, from no known place */
+	pending->holds = intake == NULL;
 	pending->relid = generation->relid;
 	pending->recovery = recovery;
 	pending->sqlstate = sqlstate;
@@ -138,7 +141,8 @@ etl_writer_renew(EtlWriter *writer, EtlTracked *tracked, EtlIntake *intake, uint
 		return;
 	tracked->stored = ETL_TABLE_INIT;
 	tracked->settled = false;
-	tracked->unstored_handover = false;
+	if (!beside)
+		tracked->unstored_handover = false;
 	pending = etl_pending_new(writer, store_init, intake, position);
 	pending->relid = tracked->relid;
 	pending->reason = reason;
@@ -219,6 +223,14 @@ publish_local(EtlWriter *writer, EtlPending *pending)
 	writer->config->routine->publish_generation(writer->connection, generation->table, &result);
 }
 
+/* Has nobody asked for a generation after this one?  pipeline->lock is held. */
+static bool
+is_newest(const EtlTableSlot *slot, uint32 generation)
+{
+	return slot->generation == generation &&
+		(slot->state == ETL_TABLE_SYNC_DONE || slot->state == ETL_TABLE_READY);
+}
+
 static void
 store_handover(EtlWriter *writer, EtlPending *pending)
 {
@@ -226,9 +238,11 @@ store_handover(EtlWriter *writer, EtlPending *pending)
 	EtlOwnership owned;
 	int64		resync;
 	int64		retry;
+	bool		newest;
 
 	LWLockAcquire(&writer->pipeline->lock, LW_SHARED);
 	owned = slot->owned[0];
+	newest = is_newest(slot, pending->generation);
 	resync = slot->resync_claimed;
 	retry = slot->retry_claimed;
 	LWLockRelease(&writer->pipeline->lock);
@@ -236,8 +250,10 @@ store_handover(EtlWriter *writer, EtlPending *pending)
 		return;
 	if (writer->local)
 		publish_local(writer, pending);
-	etl_store_handover(writer->config->id, pending->relid, owned.generation,
-					   owned.owned_from, owned.shape_hash, resync, retry);
+	etl_store_owned(writer->config->id, pending->relid, owned.generation,
+					owned.owned_from, owned.shape_hash);
+	if (newest)
+		etl_store_sync_done(writer->config->id, pending->relid, resync, retry);
 }
 
 static void
@@ -247,8 +263,11 @@ handover_stored(EtlWriter *writer, EtlPending *pending)
 	EtlTracked *tracked = writer->tracked[pending->slot];
 
 	LWLockAcquire(&writer->pipeline->lock, LW_EXCLUSIVE);
-	slot->resync_done = slot->resync_claimed;
-	slot->retry_done = slot->retry_claimed;
+	if (is_newest(slot, pending->generation))
+	{
+		slot->resync_done = slot->resync_claimed;
+		slot->retry_done = slot->retry_claimed;
+	}
 	LWLockRelease(&writer->pipeline->lock);
 	if (tracked)
 	{

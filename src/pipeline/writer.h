@@ -126,6 +126,7 @@ struct EtlPending
 	EtlPendingCall stored;		/* or NULL */
 	EtlIntake  *intake;			/* marks of it behind "position" wait; or NULL */
 	uint64		position;
+	bool		holds;			/* all marks wait, whatever their intake */
 
 	Oid			relid;
 	uint32		slot;			/* or ETL_NO_TABLE */
@@ -269,6 +270,7 @@ extern EtlPending *etl_pending_new(EtlWriter *writer, EtlPendingCall store,
 extern char *etl_pending_text(EtlWriter *writer, const char *text);
 extern void etl_pending_state(EtlWriter *writer, EtlTracked *tracked, EtlTableState state);
 extern void etl_pending_run(EtlWriter *writer);
+extern bool etl_pending_holds(const EtlWriter *writer); /* something that all marks wait for */
 extern uint64 etl_pending_oldest(EtlWriter *writer, const EtlIntake *intake);
 
 /* progress.c */

@@ -521,6 +521,29 @@ etl_shape_deserialize(const char *data, uint32 len)
 	return shape;
 }
 
+static void
+free_text(const char *text)
+{
+	if (text)
+		pfree(unconstify(char *, text));
+}
+
+void
+etl_shape_free(EtlShape *shape)
+{
+	for (int i = 0; i < shape->ncolumns; i++)
+	{
+		free_text(shape->columns[i].name);
+		free_text(shape->columns[i].type_name);
+		free_text(shape->columns[i].names);
+		free_text(shape->columns[i].default_expr);
+	}
+	free_text(shape->schema_name);
+	free_text(shape->table_name);
+	pfree(shape->columns);
+	pfree(shape);
+}
+
 EtlShape *
 etl_shape_copy(const EtlShape *shape)
 {

@@ -30,6 +30,7 @@ extern void etl_shape_type(EtlColumn *column, int dimensions);
 extern void etl_shape_serialize(const EtlShape *shape, StringInfo out);
 extern EtlShape *etl_shape_deserialize(const char *data, uint32 len);
 extern EtlShape *etl_shape_copy(const EtlShape *shape);
+extern void etl_shape_free(EtlShape *shape);	/* of the last two */
 
 /*
  * Do rows of "a" and "b" encode alike (same columns, types, key, names)?

@@ -11,8 +11,8 @@
  *
  *	 <a1,a2,...>		an enum: hashes of its labels in the order of their
  *						OIDs, so that a new one comes last
- *	 (n1:t1...,n2:t2...) a composite: hash of the name, OID of the type and
- *						fingerprint of each attribute
+ *	 (1:n:t...,2:n:t...) a composite: number, hash of the name, OID of the type
+ *						and fingerprint of each attribute
  *
  * with arrays, domains and ranges looked through.  OIDs that have wrapped
  * around put a new label elsewhere than last; then there is a copy too many.
@@ -149,7 +149,7 @@ put_names(StringInfo out, Oid type)
 
 		if (att->attisdropped)
 			continue;
-		appendStringInfo(out, "%x:%u", hash_name(&att->attname), att->atttypid);
+		appendStringInfo(out, "%d:%08x:%u", att->attnum, hash_name(&att->attname), att->atttypid);
 		put_names(out, att->atttypid);
 		appendStringInfoChar(out, ',');
 	}

@@ -47,7 +47,6 @@ etl_excluded_name(EtlExcluded excluded)
 {
 	static const char *const names[] = {
 		[ETL_NOT_EXCLUDED] = NULL,
-		[ETL_EXCLUDED_TEMPORARY] = "temporary",
 		[ETL_EXCLUDED_UNLOGGED] = "unlogged",
 		[ETL_EXCLUDED_FOREIGN] = "foreign",
 		[ETL_EXCLUDED_OURS] = "ours",
@@ -100,8 +99,6 @@ excluded_reason(Form_pg_class class)
 		return ETL_EXCLUDED_OURS;
 	if (class->relkind == RELKIND_FOREIGN_TABLE)
 		return ETL_EXCLUDED_FOREIGN;
-	if (class->relpersistence == RELPERSISTENCE_TEMP)
-		return ETL_EXCLUDED_TEMPORARY;
 	if (class->relpersistence == RELPERSISTENCE_UNLOGGED)
 		return ETL_EXCLUDED_UNLOGGED;
 	return ETL_NOT_EXCLUDED;
@@ -131,12 +128,16 @@ is_published(const Publication *publication, Oid relid, Form_pg_class class, Oid
 		list_member_oid(GetSchemaPublications(class->relnamespace), publication->oid);
 }
 
-/* Kinds of relations that can have a rule: what has rows, and roots. */
+/*
+ * Kinds of relations that can have a rule: what has rows, and roots.  Temporary
+ * tables come and go and are in no publication, be it FOR ALL TABLES.
+ */
 static bool
 may_be_published(const Publication *publication, Form_pg_class class)
 {
-	return class->relkind == RELKIND_RELATION || class->relkind == RELKIND_FOREIGN_TABLE ||
-		(class->relkind == RELKIND_PARTITIONED_TABLE && publication->pubviaroot);
+	return class->relpersistence != RELPERSISTENCE_TEMP &&
+		(class->relkind == RELKIND_RELATION || class->relkind == RELKIND_FOREIGN_TABLE ||
+		 (class->relkind == RELKIND_PARTITIONED_TABLE && publication->pubviaroot));
 }
 
 /*
@@ -236,7 +237,6 @@ scan_relations(List *rules, const Publication *publication, XLogRecPtr from_lsn)
 		Form_pg_class class = (Form_pg_class) GETSTRUCT(tuple);
 
 		if (may_be_published(publication, class) &&
-			class->relpersistence != RELPERSISTENCE_TEMP &&
 			class->oid >= FirstNormalObjectId && !OidIsValid(class->relrewrite))
 			relids = lappend_oid(relids, class->oid);
 	}

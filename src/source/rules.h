@@ -31,7 +31,6 @@
 typedef enum EtlExcluded
 {
 	ETL_NOT_EXCLUDED = 0,
-	ETL_EXCLUDED_TEMPORARY,
 	ETL_EXCLUDED_UNLOGGED,
 	ETL_EXCLUDED_FOREIGN,
 	ETL_EXCLUDED_OURS			/* schema etl or a registered local schema */

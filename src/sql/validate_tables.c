@@ -206,8 +206,6 @@ why_not_replicable(const EtlRule *rule)
 {
 	switch ((EtlExcluded) rule->excluded)
 	{
-		case ETL_EXCLUDED_TEMPORARY:
-			return "temporary tables are not replicated";
 		case ETL_EXCLUDED_UNLOGGED:
 			return "unlogged tables are not replicated";
 		case ETL_EXCLUDED_FOREIGN:

@@ -154,6 +154,9 @@ look(EtlWait *wait)
 {
 	EtlPipelineShared *pipeline;
 	EtlWaitAnswer answer = ETL_WAIT_ON;
+
+	/* a position that no WAL has yet would keep the pipeline in a hurry */
+	XLogRecPtr	target = Min(wait->target, GetFlushRecPtr(NULL));
 	bool		wake = false;
 	Oid			parked[MAX_NAMED];
 	int			nparked = 0;
@@ -187,9 +190,9 @@ look(EtlWait *wait)
 			wait->config = config;
 		}
 		wait->wanted = true;
-		if (pg_atomic_read_u64(&pipeline->flush_target) < wait->target)
+		if (pg_atomic_read_u64(&pipeline->flush_target) < target)
 		{
-			raise_flush_target(pipeline, wait->target);
+			raise_flush_target(pipeline, target);
 			wake = true;
 		}
 
