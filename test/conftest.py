@@ -3,6 +3,7 @@
 import itertools
 import os
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Receiver, Server  # noqa: E402
+from harness.clickhouse import ClickHouse  # noqa: E402
+from harness.pipeline import FAST, clickhouse, drop, webhook  # noqa: E402
 
 _numbers = itertools.count(1)
 _alive = []
@@ -101,6 +104,52 @@ def receivers():
     yield make
     for r in made:
         r.close()
+
+
+@pytest.fixture
+def follow(server, db, receiver):
+    """follow(sql): make what it says, then a pipeline to a receiver; returns psql of the database."""
+    def make(sql, **options):
+        server.psql(sql, db)
+        webhook(server, db, receiver, options_={"retry_delay": "50ms", "max_retry_delay": "200ms", **options})
+        server.wait_for("p", db)
+        return lambda text: server.psql(text, db)
+
+    yield make
+    if server.status("p", db):
+        drop(server, db)
+
+
+# --- ClickHouse ---
+
+
+@pytest.fixture(scope="module")
+def ch():
+    """An engine behind the fault proxy."""
+    with ClickHouse() as made:
+        yield made
+
+
+@pytest.fixture
+def lake(ch):
+    """A database of the test's own at ClickHouse."""
+    name = "lake_" + uuid.uuid4().hex[:8]
+    ch.create_database(name)
+    yield name
+    if ch.proxy:
+        ch.proxy.plan()
+        ch.release()
+    ch.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def start(server, db, ch, lake):
+    """start("t, u", {options}) makes publication and pipeline."""
+    def make(tables, options=None, **kwargs):
+        server.sql(f"CREATE PUBLICATION pub FOR TABLE {tables}", db=db)
+        return clickhouse(server, db, ch, lake, options_={**FAST, **(options or {})}, **kwargs)
+
+    return make
 
 
 @pytest.fixture(autouse=True)

@@ -13,30 +13,14 @@ P10 D24  test_cases_values.py
 D01 D20  test_cases_copy.py
 """
 
-import psycopg
 import pytest
 from harness import assert_equal, wait_until
-from harness.pipeline import drop, webhook
 
 FAST = {"retry_delay": "50ms", "max_retry_delay": "200ms"}
 
 
 def keys(state, table):
     return sorted(row["id"] for row in state.rows(table))
-
-
-@pytest.fixture
-def follow(server, db, receiver):
-    """follow(sql): make what it says, then a pipeline; returns psql of the database."""
-    def make(sql, **options):
-        server.psql(sql, db)
-        webhook(server, db, receiver, options_={**FAST, **options})
-        server.wait_for("p", db)
-        return lambda text: server.psql(text, db)
-
-    yield make
-    if server.status("p", db):
-        drop(server, db)
 
 
 # --- keys ---

@@ -14,12 +14,10 @@ from decimal import Decimal
 
 import pytest
 
-pytest.importorskip("chdb")
-
-from harness.clickhouse import ClickHouse  # noqa: E402
-from harness.pipeline import clickhouse  # noqa: E402
-from psycopg.types.json import Jsonb  # noqa: E402
-from test_cases_values import HOSTILE, TYPES  # noqa: E402
+from harness.clickhouse import ClickHouse
+from harness.pipeline import clickhouse
+from psycopg.types.json import Jsonb
+from test_cases_values import HOSTILE, TYPES
 
 TABLES = r"""
 CREATE TABLE t02(id int PRIMARY KEY, n numeric(22,7), f float8, k numeric);

@@ -4,22 +4,13 @@ import uuid
 
 import pytest
 
-pytest.importorskip("chdb")
+from harness.clickhouse import ClickHouse
+from harness.clickhouse_equal import assert_current, assert_log
+from harness.pipeline import FAST, clickhouse
+from harness.wait import wait_until
 
-from harness.clickhouse import ClickHouse  # noqa: E402
-from harness.clickhouse_equal import assert_current, assert_log  # noqa: E402
-from harness.pipeline import clickhouse  # noqa: E402
-from harness.wait import wait_until  # noqa: E402
-
-FAST = {"max_batch_delay": "20ms", "retry_delay": "50ms", "max_retry_delay": "500ms", "auth_retry_delay": "200ms"}
 NONE = "the destination has none of the tables that were copied to it"
 ENGINES = {"replacing_merge_tree": assert_current, "merge_tree": assert_log}
-
-
-@pytest.fixture(scope="module")
-def ch():
-    with ClickHouse() as made:
-        yield made
 
 
 @pytest.fixture

@@ -12,12 +12,10 @@ from decimal import Decimal
 
 import pytest
 
-pytest.importorskip("chdb")
-
-from harness.clickhouse import ClickHouse, ClickHouseError, exception, exception_in_body  # noqa: E402
-from harness.clickhouse_equal import assert_current, assert_log, base_name  # noqa: E402
-from harness.tls import Authority  # noqa: E402
-from harness.wait import wait_until  # noqa: E402
+from harness.clickhouse import ClickHouse, ClickHouseError, exception, exception_in_body
+from harness.clickhouse_equal import assert_current, assert_log, base_name
+from harness.tls import Authority
+from harness.wait import wait_until
 
 USERS = "(`id`, `name`, `_version`, `_deleted`)"
 INSERT = f"INSERT INTO `users` {USERS} FORMAT RowBinary"

@@ -1,33 +1,14 @@
 """Many tables, wide rows, TLS: ClickHouse at its edges."""
 
 import time
-import uuid
 
 import pytest
 
-pytest.importorskip("chdb")
-
-from harness.clickhouse import ClickHouse  # noqa: E402
-from harness.clickhouse_equal import assert_current, assert_log  # noqa: E402
-from harness.pipeline import clickhouse  # noqa: E402
-from harness.tls import Authority  # noqa: E402
-from harness.wait import wait_until  # noqa: E402
-
-FAST = {"max_batch_delay": "20ms", "retry_delay": "50ms", "max_retry_delay": "500ms", "auth_retry_delay": "200ms"}
-
-
-@pytest.fixture(scope="module")
-def ch():
-    with ClickHouse() as made:
-        yield made
-
-
-@pytest.fixture
-def lake(ch):
-    name = "lake_" + uuid.uuid4().hex[:8]
-    ch.create_database(name)
-    yield name
-    ch.execute(f"DROP DATABASE {name}")
+from harness.clickhouse import ClickHouse
+from harness.clickhouse_equal import assert_current, assert_log
+from harness.pipeline import FAST, clickhouse
+from harness.tls import Authority
+from harness.wait import wait_until
 
 
 def test_two_hundred_small_tables_at_once(server, db, ch, lake):

@@ -1,16 +1,11 @@
 """Partitioned tables at ClickHouse: one table in the root's shape, equal by value."""
 
-import uuid
 
 import pytest
 
-pytest.importorskip("chdb")
+from harness.clickhouse_equal import assert_current, assert_log
+from harness.pipeline import FAST, clickhouse
 
-from harness.clickhouse import ClickHouse  # noqa: E402
-from harness.clickhouse_equal import assert_current, assert_log  # noqa: E402
-from harness.pipeline import clickhouse  # noqa: E402
-
-FAST = {"max_batch_delay": "20ms", "retry_delay": "50ms", "max_retry_delay": "500ms"}
 
 # One partition has its columns elsewhere; one was there before it was attached.
 TREE = """
@@ -25,21 +20,6 @@ ALTER TABLE r_eu_1 ALTER big SET STORAGE EXTERNAL; ALTER TABLE r_us ALTER big SE
 INSERT INTO r SELECT g, (ARRAY['eu', 'us', 'asia'])[1 + g % 3], 'v' || g, g / 3.0, repeat(md5(g::text), 100) FROM generate_series(1, 200) g;
 CREATE PUBLICATION pub FOR TABLE r WITH (publish_via_partition_root);
 """
-
-
-@pytest.fixture(scope="module")
-def ch():
-    with ClickHouse() as made:
-        yield made
-
-
-@pytest.fixture
-def lake(ch):
-    """A database of the test's own at ClickHouse."""
-    name = "lake_" + uuid.uuid4().hex[:8]
-    ch.create_database(name)
-    yield name
-    ch.execute(f"DROP DATABASE {name}")
 
 
 @pytest.fixture

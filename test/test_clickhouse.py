@@ -2,19 +2,16 @@
 
 import os
 import signal
-import uuid
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-pytest.importorskip("chdb")
-
-from harness.clickhouse import ClickHouse, exception, exception_in_body, exception_without_tag  # noqa: E402
-from harness.clickhouse_equal import assert_current, assert_log  # noqa: E402
-from harness.pipeline import clickhouse  # noqa: E402
-from harness.wait import wait_until  # noqa: E402
-from harness.workload import Workload  # noqa: E402
+from harness.clickhouse import exception, exception_in_body, exception_without_tag
+from harness.clickhouse_equal import assert_current, assert_log
+from harness.pipeline import FAST, clickhouse
+from harness.wait import wait_until
+from harness.workload import Workload
 
 MIXED = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
@@ -32,36 +29,6 @@ SELECT g, g % 3 = 0, g, g, g * 10000000000, g / 3.0, g / 7.0, g / 3.0, g / 9.0, 
   FROM generate_series(1, 500) g;
 INSERT INTO mixed (id, n, name) VALUES (-1, 0, '');
 """
-
-
-@pytest.fixture(scope="module")
-def ch():
-    with ClickHouse() as made:
-        yield made
-
-
-@pytest.fixture
-def lake(ch):
-    """A database of the test's own at ClickHouse."""
-    name = "lake_" + uuid.uuid4().hex[:8]
-    ch.create_database(name)
-    yield name
-    ch.proxy.plan()
-    ch.release()
-    ch.execute(f"DROP DATABASE {name}")
-
-
-FAST = {"max_batch_delay": "20ms", "retry_delay": "50ms", "max_retry_delay": "500ms", "auth_retry_delay": "200ms"}
-
-
-@pytest.fixture
-def start(server, db, ch, lake):
-    """start("t, u", engine=...) makes publication and pipeline."""
-    def make(tables, options=None, **kwargs):
-        server.sql(f"CREATE PUBLICATION pub FOR TABLE {tables}", db=db)
-        return clickhouse(server, db, ch, lake, options_={**FAST, **(options or {})}, **kwargs)
-
-    return make
 
 
 def test_copy_and_stream_are_equal_by_value(server, db, ch, lake, start):

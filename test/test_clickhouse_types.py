@@ -1,23 +1,18 @@
 """Every type at ClickHouse: each value of each type through copy, insert, update and delete, compared by typed value."""
 
 import re
-import uuid
 from collections import Counter
 from datetime import date
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("chdb")
+from harness.clickhouse_equal import META, Source, assert_current, core, fetch
+from harness.pipeline import FAST, clickhouse, webhook
+from harness.wait import wait_until
+from test_values import HOSTILE, PINNED, Types
+from type_samples import DEFINITIONS, SAMPLES
 
-from harness.clickhouse import ClickHouse  # noqa: E402
-from harness.clickhouse_equal import META, Source, assert_current, base_name, core, fetch  # noqa: E402
-from harness.pipeline import clickhouse, webhook  # noqa: E402
-from harness.wait import wait_until  # noqa: E402
-from test_values import HOSTILE, PINNED, Types  # noqa: E402
-from type_samples import DEFINITIONS, SAMPLES  # noqa: E402
-
-FAST = {"max_batch_delay": "20ms", "retry_delay": "50ms"}
 
 # Samples of types that ClickHouse's do not hold as a whole: what is inside.
 INSIDE = {
@@ -30,32 +25,6 @@ INSIDE = {
     "public.numbers": ["{1,2}", "{}", "{NULL,2147483647}"],
     "public.tree": SAMPLES["public.tree"],
 }
-
-
-@pytest.fixture(scope="module")
-def ch():
-    with ClickHouse() as made:
-        yield made
-
-
-@pytest.fixture
-def lake(ch):
-    """A database of the test's own at ClickHouse."""
-    name = "lake_" + uuid.uuid4().hex[:8]
-    ch.create_database(name)
-    yield name
-    ch.release()
-    ch.execute(f"DROP DATABASE {name}")
-
-
-@pytest.fixture
-def start(server, db, ch, lake):
-    """start("t, u", {options}) makes publication and pipeline."""
-    def make(tables, options=None, **kwargs):
-        server.sql(f"CREATE PUBLICATION pub FOR TABLE {tables}", db=db)
-        return clickhouse(server, db, ch, lake, options_={**FAST, **(options or {})}, **kwargs)
-
-    return make
 
 
 # --- the walk ---

@@ -1,43 +1,19 @@
 """Options of tables and columns while a pipeline runs: etl.alter_column() and what it makes of tables."""
 
 import threading
-import uuid
 
 import pytest
 
-pytest.importorskip("chdb")
-
-from harness.clickhouse import ClickHouse  # noqa: E402
-from harness.clickhouse_equal import assert_current, assert_log  # noqa: E402
-from harness.pipeline import clickhouse  # noqa: E402
-from harness.wait import wait_until  # noqa: E402
-
-FAST = {"max_batch_delay": "20ms", "retry_delay": "50ms", "max_retry_delay": "500ms", "auth_retry_delay": "200ms"}
+from harness.clickhouse import ClickHouse
+from harness.clickhouse_equal import assert_current, assert_log
+from harness.pipeline import FAST, clickhouse
+from harness.wait import wait_until
 
 
 @pytest.fixture(scope="module")
 def ch():
     with ClickHouse(bodies=True) as made:
         yield made
-
-
-@pytest.fixture
-def lake(ch):
-    name = "lake_" + uuid.uuid4().hex[:8]
-    ch.create_database(name)
-    yield name
-    ch.proxy.plan()
-    ch.release()
-    ch.execute(f"DROP DATABASE {name}")
-
-
-@pytest.fixture
-def start(server, db, ch, lake):
-    def make(tables, options=None, **kwargs):
-        server.sql(f"CREATE PUBLICATION pub FOR TABLE {tables}", db=db)
-        return clickhouse(server, db, ch, lake, options_={**FAST, **(options or {})}, **kwargs)
-
-    return make
 
 
 @pytest.fixture

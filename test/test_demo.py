@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("chdb")
-
-from harness.clickhouse import ClickHouse  # noqa: E402
-from harness.clickhouse_equal import assert_current  # noqa: E402
+from harness.clickhouse import ClickHouse
+from harness.clickhouse_equal import assert_current
 
 SCRIPT = Path(__file__).resolve().parent.parent / "demo/run.py"
 spec = importlib.util.spec_from_file_location("demo_script", SCRIPT)

@@ -14,20 +14,6 @@ FAST = {"retry_delay": "50ms", "max_retry_delay": "200ms"}
 
 
 @pytest.fixture
-def follow(server, db, receiver):
-    """follow(sql): make what it says, then a pipeline; returns psql of the database."""
-    def make(sql, **options):
-        server.psql(sql, db)
-        webhook(server, db, receiver, options_={**FAST, **options})
-        server.wait_for("p", db)
-        return lambda text: server.psql(text, db)
-
-    yield make
-    if server.status("p", db):
-        drop(server, db)
-
-
-@pytest.fixture
 def seed():
     value = int(os.environ.get("ETL_SEED") or random.randrange(1 << 30))
     print(f"ETL_SEED={value}")

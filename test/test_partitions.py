@@ -5,7 +5,7 @@ import random
 import pytest
 from harness import assert_equal, wait_until
 from harness.pgoutput import PgOutput, assert_same, from_events
-from harness.pipeline import drop, webhook
+from harness.pipeline import webhook
 
 FAST = {"retry_delay": "50ms", "max_retry_delay": "200ms"}
 
@@ -42,20 +42,6 @@ def names(receiver):
 
 def copies(receiver, table):
     return sorted({e["copy"] for e in receiver.events() if e["event"] == "copy_begin" and e["table"]["name"] == table})
-
-
-@pytest.fixture
-def follow(server, db, receiver):
-    """follow(sql): make what it says, then a pipeline; returns psql of the database."""
-    def make(sql, **options):
-        server.psql(sql, db)
-        webhook(server, db, receiver, options_={**FAST, **options})
-        server.wait_for("p", db)
-        return lambda text: server.psql(text, db)
-
-    yield make
-    if server.status("p", db):
-        drop(server, db)
 
 
 @pytest.fixture

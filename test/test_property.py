@@ -20,16 +20,14 @@ import random
 import psycopg
 import pytest
 
-pytest.importorskip("chdb")
-
-from harness import Receiver, Server  # noqa: E402
-from harness.clickhouse import ClickHouse  # noqa: E402
-from harness.clickhouse_equal import assert_current, assert_log  # noqa: E402
-from harness.equal import PINNED, difference, source_rows  # noqa: E402
-from harness.hostile import EVIL, FACTORS, give, pairwise, reset  # noqa: E402
-from harness.pipeline import clickhouse, webhook  # noqa: E402
-from harness.scenario import Runner, generate  # noqa: E402
-from harness.values import DEFINITIONS  # noqa: E402
+from harness import Receiver, Server
+from harness.clickhouse import ClickHouse
+from harness.clickhouse_equal import assert_current, assert_log
+from harness.equal import PINNED, difference, source_rows
+from harness.hostile import EVIL, FACTORS, give, pairwise, reset
+from harness.pipeline import clickhouse, webhook
+from harness.scenario import Runner, generate
+from harness.values import DEFINITIONS
 
 SEED = int(os.environ.get("ETL_SEED") or random.randrange(1 << 30))
 PARTS = 100 if os.environ.get("ETL_LONG") else 4

@@ -8,20 +8,11 @@ import uuid
 
 import pytest
 
-pytest.importorskip("chdb")
-
-from harness import assert_equal, wait_until  # noqa: E402
-from harness.clickhouse import ClickHouse  # noqa: E402
-from harness.clickhouse_equal import assert_current, assert_log  # noqa: E402
-from harness.pipeline import clickhouse, drop, webhook  # noqa: E402
+from harness import assert_equal, wait_until
+from harness.clickhouse_equal import assert_current, assert_log
+from harness.pipeline import clickhouse, drop, webhook
 
 FAST = {"retry_delay": "50ms", "max_retry_delay": "200ms", "max_batch_delay": "0"}
-
-
-@pytest.fixture(scope="module")
-def ch():
-    with ClickHouse() as made:
-        yield made
 
 
 class Pipelines:

@@ -11,16 +11,14 @@ import subprocess
 
 import pytest
 
-pytest.importorskip("chdb")
-
-from harness import Receiver  # noqa: E402
-from harness.clickhouse import ClickHouse  # noqa: E402
-from harness.clickhouse_equal import assert_current  # noqa: E402
-from harness.equal import difference, source_rows  # noqa: E402
-from harness.hostile import EVIL, FACTORS, give, pairwise, reset  # noqa: E402
-from harness.pipeline import clickhouse, drop, webhook  # noqa: E402
-from harness.scenario import examples  # noqa: E402
-from harness.values import DEFINITIONS, NAMES  # noqa: E402
+from harness import Receiver
+from harness.clickhouse import ClickHouse
+from harness.clickhouse_equal import assert_current
+from harness.equal import difference, source_rows
+from harness.hostile import EVIL, FACTORS, give, pairwise, reset
+from harness.pipeline import clickhouse, drop, webhook
+from harness.scenario import examples
+from harness.values import DEFINITIONS, NAMES
 
 ROWS = 8
 

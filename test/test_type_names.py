@@ -1,17 +1,12 @@
 """Labels of enums and attributes of composites are renamed: rows that were delivered show the new names, too."""
 
-import uuid
 
 import pytest
 
-pytest.importorskip("chdb")
+from harness.clickhouse_equal import assert_current
+from harness.equal import assert_equal
+from harness.pipeline import FAST, clickhouse, webhook
 
-from harness.clickhouse import ClickHouse  # noqa: E402
-from harness.clickhouse_equal import assert_current  # noqa: E402
-from harness.equal import assert_equal  # noqa: E402
-from harness.pipeline import clickhouse, webhook  # noqa: E402
-
-FAST = {"max_batch_delay": "20ms", "retry_delay": "50ms"}
 
 SCHEMA = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
@@ -47,20 +42,6 @@ CHANGES = {
     "ALTER TYPE mood RENAME TO humour": set(),
     "CREATE TYPE other AS ENUM ('a'); ALTER TYPE other RENAME VALUE 'a' TO 'b'": set(),
 }
-
-
-@pytest.fixture(scope="module")
-def ch():
-    with ClickHouse(proxy=False) as made:
-        yield made
-
-
-@pytest.fixture
-def lake(ch):
-    name = "lake_" + uuid.uuid4().hex[:8]
-    ch.create_database(name)
-    yield name
-    ch.execute(f"DROP DATABASE {name}")
 
 
 def copies(server, db, pipeline):

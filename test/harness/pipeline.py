@@ -2,6 +2,9 @@
 
 import json
 
+# options with which ClickHouse's pipelines lose no time in tests
+FAST = {"max_batch_delay": "20ms", "retry_delay": "50ms", "max_retry_delay": "500ms", "auth_retry_delay": "200ms"}
+
 
 def quoted(value):
     return "'" + str(value).replace("'", "''") + "'"
