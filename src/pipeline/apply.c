@@ -26,10 +26,10 @@
 #include "catalog/bracket.h"
 #include "catalog/config.h"
 #include "pipeline/ownership.h"
-#include "pipeline/stream.h"
 #include "server/worker.h"
 #include "source/decode.h"
 #include "source/slot.h"
+#include "stream/stream.h"
 
 #define RECORDS_A_TURN		64	/* between two looks at shared memory */
 #define REFRESH_INTERVAL	200 /* ms between two brackets */

@@ -23,7 +23,9 @@
 #ifndef ETL_QUEUE_H
 #define ETL_QUEUE_H
 
+#include "access/attnum.h"
 #include "access/xlogdefs.h"
+#include "compat.h"
 #include "datatype/timestamp.h"
 #include "lib/stringinfo.h"
 #include "storage/dsm.h"
@@ -92,6 +94,13 @@ typedef struct EtlRecord
 	uint64		ordinal;
 	TimestampTz time;
 } EtlRecord;
+
+/* A hole of an incomplete row, and what stands there in the source's WAL. */
+typedef struct EtlToastPointer
+{
+	AttrNumber	attnum;
+	varatt_external external;
+} EtlToastPointer;
 
 #define ETL_RECORD_KEY(r)	((char *) (r) + MAXALIGN(sizeof(EtlRecord)))
 #define ETL_RECORD_BODY(r)	(ETL_RECORD_KEY(r) + MAXALIGN((r)->key_len))
