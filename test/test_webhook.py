@@ -435,6 +435,28 @@ def test_other_encodings_arrive_as_utf8(server, receiver, encoding):
     server.drop_database(db)
 
 
+@pytest.mark.parametrize("encoding, text", [("LATIN1", "é\"\xff"), ("EUC_JP", "日本語")])
+def test_the_partition_key_of_another_encoding_is_utf8(server, receiver, encoding, text):
+    db = f"part_{encoding.lower()}"
+    server.sql(f"CREATE DATABASE {db} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    try:
+        server.sql("CREATE EXTENSION etl", db=db)
+        with server.connect(db) as c:
+            c.execute("CREATE TABLE t (k text PRIMARY KEY, v int)")
+            c.execute("INSERT INTO t VALUES (%s, 1)", (text,))
+            c.execute("CREATE PUBLICATION pub FOR TABLE t")
+            webhook(server, db, receiver, format="cloudevents")
+            server.wait_for("p", db)
+            c.execute("UPDATE t SET v = 2")
+        server.wait_for("p", db)
+        events = [c for r in receiver.requests for c in json.loads(r.body) if c["type"] in ("etl.insert", "etl.update")]
+        assert [c["data"]["key"] for c in events] == [{"k": text}] * 2
+        assert [c["partitionkey"].split(":", 1)[1] for c in events] == [json.dumps([text], ensure_ascii=False)] * 2
+        drop(server, db)
+    finally:
+        server.drop_database(db)
+
+
 def test_widest_table(server, db, receiver):
     columns = ", ".join(f"c{i} int" for i in range(1599))
     server.psql(f"CREATE TABLE wide (id int PRIMARY KEY, {columns}); INSERT INTO wide (id, c0, c1598) VALUES (1, 2, 3);"

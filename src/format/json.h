@@ -41,6 +41,9 @@ extern void etl_json_value(EtlJsonCodec *codec, Datum value, StringInfo out, boo
 extern void etl_json_string(StringInfo out, const char *text);
 extern void etl_json_string_len(StringInfo out, const char *text, int len);
 
+/* The same of text that is UTF-8 already, as what the functions above have written is. */
+extern void etl_json_quote(StringInfo out, const char *text, int len);
+
 /*
  * Length of the JSON value at "json", white space around it included (for
  * walking our own rows); 0 if malformed.

@@ -95,41 +95,44 @@ append_escape(StringInfo out, unsigned char c)
 }
 
 void
-etl_json_string_len(StringInfo out, const char *text, int len)
+etl_json_quote(StringInfo out, const char *text, int len)
 {
-	const char *s = text;
-	char	   *converted = NULL;
-
-	if (GetDatabaseEncoding() != PG_UTF8)
-	{
-		converted = pg_server_to_any(text, len, PG_UTF8);
-		if (converted == text)
-			converted = NULL;
-		else
-		{
-			s = converted;
-			len = strlen(s);
-		}
-	}
-
 	enlargeStringInfo(out, len + 2);
 	appendStringInfoCharMacro(out, '"');
 	while (len > 0)
 	{
-		int			run = plain_run(s, len);
+		int			run = plain_run(text, len);
 
-		appendBinaryStringInfo(out, s, run);
-		s += run;
+		appendBinaryStringInfo(out, text, run);
+		text += run;
 		len -= run;
 		if (len > 0)
 		{
-			append_escape(out, (unsigned char) *s++);
+			append_escape(out, (unsigned char) *text++);
 			len--;
 		}
 	}
 	appendStringInfoChar(out, '"');
-	if (converted)
-		pfree(converted);
+}
+
+void
+etl_json_string_len(StringInfo out, const char *text, int len)
+{
+	char	   *converted;
+
+	if (GetDatabaseEncoding() == PG_UTF8)
+	{
+		etl_json_quote(out, text, len);
+		return;
+	}
+	converted = pg_server_to_any(text, len, PG_UTF8);
+	if (converted == text)
+	{
+		etl_json_quote(out, text, len);
+		return;
+	}
+	etl_json_quote(out, converted, strlen(converted));
+	pfree(converted);
 }
 
 void

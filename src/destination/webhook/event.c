@@ -176,7 +176,7 @@ webhook_subject(StringInfo out, const EtlShape *shape)
 void
 webhook_envelope(StringInfo out, const EtlOrigin *origin, const char *event, const char *id,
 				 const EtlShape *shape, const char *subject, const char *sequence,
-				 const char *partition)
+				 const StringInfoData *partition)
 {
 	const WebhookOrigin *text = webhook_origin(origin);
 
@@ -193,7 +193,7 @@ webhook_envelope(StringInfo out, const EtlOrigin *origin, const char *event, con
 	if (partition)
 	{
 		appendStringInfoString(out, ",\"partitionkey\":");
-		etl_json_string(out, partition);
+		etl_json_quote(out, partition->data, partition->len);
 	}
 	appendStringInfoString(out, ",\"data\":");
 }

@@ -309,7 +309,7 @@ put_head(EtlCodec *codec, const EtlChange *change, const char *event, bool key_f
 		appendStringInfo(partition, "%u:", codec->shape->relid);
 		put_key(codec, change, key_from_old, false, partition);
 		webhook_envelope(out, origin, event, id, codec->shape, codec->subject.data,
-						 sequence, partition->data);
+						 sequence, partition);
 	}
 
 	appendStringInfoString(out, "{\"event\":\"");

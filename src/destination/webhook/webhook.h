@@ -75,11 +75,11 @@ extern void webhook_table(StringInfo out, const EtlShape *shape);
 
 /*
  * Envelope of a CloudEvent up to and with "data":.  "shape", "sequence" and
- * "partition" (unescaped) may be NULL.
+ * "partition" (UTF-8, unescaped) may be NULL.
  */
 extern void webhook_envelope(StringInfo out, const EtlOrigin *origin, const char *event, const char *id,
 							 const EtlShape *shape, const char *subject, const char *sequence,
-							 const char *partition);
+							 const StringInfoData *partition);
 
 /* dataschema and subject, as they stand in an envelope */
 extern void webhook_subject(StringInfo out, const EtlShape *shape);
