@@ -117,6 +117,17 @@
 #define ETL_PUBLICATION_SAYS_GENERATED false
 #endif
 
+/*
+ * May attribute "i" of a table be null (access/tupdesc.h)?  Since 18 there are
+ * NOT NULL constraints that older rows need not meet (NOT VALID).
+ */
+#if PG_VERSION_NUM >= 180000
+#define etl_attribute_is_nullable(desc, i) \
+	(TupleDescCompactAttr(desc, i)->attnullability != ATTNULLABLE_VALID)
+#else
+#define etl_attribute_is_nullable(desc, i)	(!TupleDescAttr(desc, i)->attnotnull)
+#endif
+
 /* ----------
  * Logical decoding.  Users include replication/logical.h and slot.h first.
  * ----------

@@ -165,7 +165,7 @@ def test_enums_and_domains(pg, read):
     pg.execute("CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE DOMAIN dom AS numeric(6,3) CHECK (VALUE > 0);"
                "CREATE DOMAIN domdom AS dom; CREATE DOMAIN moods AS mood;"
                "CREATE TABLE e (a mood NOT NULL, b mood, c domdom, d moods, e mood[])")
-    pg.execute("INSERT INTO e VALUES ('sad', 'glad', 12.5, 'sad', '{sad,glad}'), ('glad', NULL, NULL, NULL, NULL)")
+    pg.execute("INSERT INTO e VALUES ('sad', 'glad', 12.5, 'sad', '{sad,glad}'), ('glad', NULL, NULL, NULL, '{}')")
     types = pg.execute("SELECT etl_test.rowbinary_types('e')").fetchone()[0]
     rows = read(encode(pg, "TABLE e", types), types)
     pg.execute("DROP TABLE e; DROP DOMAIN moods, domdom, dom; DROP TYPE mood")
@@ -174,14 +174,24 @@ def test_enums_and_domains(pg, read):
     assert rows == [["sad", "glad", "12.5", "sad", "['sad','glad']"], ["glad", None, None, None, "[]"]]
 
 
-def test_null_without_nullable_is_the_zero(pg, read):
+def test_null_without_nullable_is_the_zero_where_that_is_asked_for(pg, read):
     types = ["Int64", "String", "UUID", "Date32", "Decimal(38, 2)", "FixedString(3)", "LowCardinality(String)", "Bool"]
     data = encode(pg, "SELECT null::int8, null::text, null::uuid, null::date, null::numeric, null::text, null::text,"
-                      " null::bool", types)
+                      " null::bool", [t + " " for t in types])
     expressions = [f"toString(c{i})" for i in range(8)]
     expressions[5] = "hex(c5)"
     assert read(data, types, expressions) == [
         ["0", "", "00000000-0000-0000-0000-000000000000", "1970-01-01", "0", "000000", "", "false"]]
+
+
+@pytest.mark.parametrize("value,kind", [
+    ("null::int8", "Int64"), ("null::text", "String"), ("null::uuid", "UUID"), ("null::numeric", "Decimal(38, 2)"),
+    ("null::text", "LowCardinality(String)"), ("null::json", "JSON"), ("null::int[]", "Array(Nullable(Int32))"),
+])
+def test_null_is_refused_by_a_type_that_holds_none(pg, value, kind):
+    for policy in ("error", "clamp"):
+        state, message = refused(pg, f"SELECT {value} AS some_column", [kind], policy)
+        assert (state, message) == ("22004", f'value of column "some_column" is null, unlike {kind}')
 
 
 def test_types_that_a_user_asked_for(pg, read):
@@ -303,8 +313,8 @@ def test_arrays(pg, read, value, kind, shown):
 
 def test_null_arrays_have_a_companion(pg, read):
     kind = "Array(Nullable(Int32))"
-    data = encode(pg, "VALUES (null::int[], null::int[]), ('{}', '{}'), ('{1}', '{1}')", [kind, kind + " "])
-    assert read(data, [kind, kind, "UInt8"]) == [["[]", "[]", "1"], ["[]", "[]", "0"], ["[1]", "[1]", "0"]]
+    data = encode(pg, "VALUES (null::int[]), ('{}'), ('{1}')", [kind + " "])
+    assert read(data, [kind, "UInt8"]) == [["[]", "1"], ["[]", "0"], ["[1]", "0"]]
 
 
 def test_arrays_as_they_lie_in_a_table(pg, read):

@@ -515,6 +515,9 @@ put_any(EtlRowBinaryCodec *codec, Datum value, bool isnull, StringInfo out,
 
 	if (isnull)
 	{
+		if (unlikely(!codec->nullable && !codec->companion && !codec->zero))
+			return etl_rowbinary_refuse(codec, ERRCODE_NULL_VALUE_NOT_ALLOWED,
+										"is null, unlike", error);
 		put_null(codec, out);
 		return true;
 	}
@@ -552,11 +555,13 @@ etl_rowbinary_row(EtlRowBinaryCodec *const *codecs, int n,
 	{
 		EtlRowBinaryCodec *codec = codecs[i];
 		int			attribute = codec->attnum - 1;
-		bool		null = isnull[attribute];
 
-		if (unlikely(missing != NULL))
-			null = null || bms_is_member(codec->attnum, missing);
-		if (unlikely(!put_any(codec, values[attribute], null, out, error)))
+		if (unlikely(missing != NULL) && bms_is_member(codec->attnum, missing))
+		{
+			put_null(codec, out);
+			continue;
+		}
+		if (unlikely(!put_any(codec, values[attribute], isnull[attribute], out, error)))
 			break;
 		if (unlikely(changed))
 		{

@@ -36,13 +36,13 @@ extern bool etl_rowbinary_supported(const EtlColumn *column, const char *type);
 
 /*
  * Append one value by each of "n" codecs in turn, from arrays indexed by
- * attnum - 1 as a slot has them (isnull: NULL for nullable codecs, the type's
- * zero for others).  Columns in "missing" (attnums, or NULL) are written as
- * NULL.
+ * attnum - 1 as a slot has them.  Columns in "missing" (attnums, or NULL), of
+ * which there is no value, are written as NULL or the type's zero.
  *
  * A value outside the type's range is treated by the codec's policy and noted
  * in "adjusted" (or NULL); if there is none, false is returned with error
- * filled (message names no value).  A value that is unchanged TOAST in the
+ * filled (message names no value).  So it is for a null, if the type has none
+ * and the mapping does not say "zero".  A value that is unchanged TOAST in the
  * stream must not come here.
  */
 extern bool etl_rowbinary_row(EtlRowBinaryCodec *const *codecs, int n,

@@ -317,6 +317,7 @@ make_codec(EtlRowBinaryCodec *codec, const EtlColumn *column,
 	codec->column = pstrdup(column->name);
 	codec->type = pstrdup(mapping->type);
 	codec->policy = mapping->policy;
+	codec->zero = mapping->zero;
 	codec->dimensions = type->dimensions;
 	if (type->dimensions > 0)
 	{

@@ -59,6 +59,7 @@ struct EtlRowBinaryCodec
 	int64		divide;			/* or divided exactly */
 	uint8		policy;			/* EtlValuePolicy */
 	bool		companion;		/* arrays: a byte behind it says "null" */
+	bool		zero;			/* a null is written as the type's zero */
 	bool		any_bounds;		/* int2vector and oidvector begin at 0 */
 	bool		typbyval;		/* of elements, as the next two */
 	char		typalign;

@@ -140,6 +140,7 @@ etl_rowbinary_map(const EtlColumn *column, const EtlTypeWish *wish, EtlTypeMappi
 			mapping->policy = wish->policy;
 	}
 
+	mapping->zero = wish->never_null && !wish->key;
 	if (mapping->policy == ETL_POLICY_NULL)
 		nulls = true;
 	if (!nulls || wish->never_null)

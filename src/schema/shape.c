@@ -131,7 +131,7 @@ build_column(EtlColumn *column, Relation relation, Form_pg_attribute att,
 	etl_shape_type(column, att->attndims);
 	column->type_name = format_type_with_typemod(att->atttypid, att->atttypmod);
 	column->names = etl_type_names(att->atttypid);
-	column->nullable = !att->attnotnull;
+	column->nullable = etl_attribute_is_nullable(RelationGetDescr(relation), att->attnum - 1);
 	column->generated = att->attgenerated;
 	column->identity = att->attidentity;
 	column->default_expr = att->atthasdef ? default_text(relation, att->attnum) : NULL;

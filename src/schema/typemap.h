@@ -55,6 +55,7 @@ typedef struct EtlTypeMapping
 	EtlValuePolicy policy;		/* in force; ETL_POLICY_ERROR where no value is
 								 * outside */
 	bool		companion;		/* a column behind it says whether it is null */
+	bool		zero;			/* a null becomes the type's zero */
 } EtlTypeMapping;
 
 /* What the options and the place of a column ask for. */

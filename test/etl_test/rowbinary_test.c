@@ -87,8 +87,10 @@ make_codecs(TupleDesc desc, ArrayType *array, EtlValuePolicy policy, int *n)
 	{
 		EtlColumn  *column = describe(TupleDescAttr(desc, i));
 		char	   *type = TextDatumGetCString(types[i]);
+		bool		is_array = strncmp(type, "Array", 5) == 0;
+		bool		blank = type[strlen(type) - 1] == ' ';
 		EtlTypeMapping mapping = {.type = type, .policy = policy,
-		.companion = strncmp(type, "Array", 5) == 0 && type[strlen(type) - 1] == ' '};
+		.companion = is_array && blank, .zero = !is_array && blank};
 
 		codecs[i] = etl_rowbinary_codec(column, &mapping);
 		if (strncmp(type, "Array", 5) == 0)
@@ -138,7 +140,7 @@ encode(EtlRowBinaryCodec **codecs, int n, HeapTuple tuple, TupleDesc desc,
 /*
  * etl_test.rowbinary(query text, types text[], policy text) returns bytea: the
  * rows of a query, one after the other.  A type of an array that ends with a
- * blank has a companion.
+ * blank has a companion; a null is the zero of another type that ends so.
  */
 Datum
 etl_test_rowbinary(PG_FUNCTION_ARGS)

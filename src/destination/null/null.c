@@ -53,6 +53,7 @@ null_codec_create(const EtlShape *shape, const EtlTarget *target,
 		EtlTypeMapping mapping;
 
 		etl_rowbinary_map(column, &wish, &mapping);
+		mapping.zero = true;
 		codec->columns[i] = etl_rowbinary_codec(column, &mapping);
 		if (!is_key)
 			codec->not_key = bms_add_member(codec->not_key, column->attnum);
