@@ -230,7 +230,13 @@ def test_types_that_a_user_asked_for(pg, read):
     ("128::numeric", "Int8", "22003"), ("0.5", "Int64", "22003"), ("32768::int4", "Int16", "22003"),
     ("-1::int4", "UInt64", "22003"), ("5000000000::int8", "UInt32", "22003"),
     ("1000::int4", "Decimal(3, 0)", "22003"), ("1000::int4", "Decimal(5, 2)", "22003"),
-    ("'abcd'::text", "FixedString(3)", "22001"),
+    ("'18446744073709551615'::xid8", "Decimal(19, 0)", "22003"), ("'18446744073709551615'::xid8", "Int64", "22003"),
+    (str(2 ** 255), "Int256", "22003"), (str(-2 ** 255 - 1), "Int256", "22003"), (str(2 ** 256), "UInt256", "22003"),
+    ("9" * 78, "UInt256", "22003"), ("1e78", "UInt256", "22003"), ("-1::numeric", "UInt256", "22003"),
+    (str(2 ** 127), "Int128", "22003"), (str(2 ** 128), "UInt128", "22003"), (f"{2 ** 255 - 1}.5", "Int256", "22003"),
+    ("'abcd'::text", "FixedString(3)", "22001"), ("'abc\u00e9'::text", "FixedString(4)", "22001"),
+    ("'\\x61626364'::bytea", "FixedString(3)", "22001"), ("'\\x61'::bytea", "FixedString(2)", "22026"),
+    ("''::bytea", "FixedString(2)", "22026"),
     ("1::int4", "UUID", "42846"), ("1.5::float8", "Float32", "42846"), ("'a'::text", "Int32", "42846"),
     ("true", "Array(Bool)", "42846"), ("1::int4", "Nothing at all", "42846"), ("1::int4", "Decimal(77, 0)", "42846"),
 ])
@@ -250,6 +256,35 @@ def test_range_ends_are_taken(pg, read):
     shown = [f"toString(c{i})" for i in range(8)]
     shown[2] = "toString(c2, 'UTC')"
     assert read(encode(pg, query, types), types, shown) == [expected]
+
+
+@pytest.mark.parametrize("bits,signed", [(b, s) for b in (8, 16, 32, 64, 128, 256) for s in (True, False)])
+def test_numerics_at_the_ends_of_integers(pg, read, bits, signed):
+    low, high = (-2 ** (bits - 1), 2 ** (bits - 1) - 1) if signed else (0, 2 ** bits - 1)
+    kind = ("Int" if signed else "UInt") + str(bits)
+    taken = [low, low + 1, high, high - 1, 10 ** (len(str(high)) - 1), 0, 1]
+    query = "SELECT v::numeric FROM unnest(ARRAY[" + ", ".join(f"'{v}'" for v in taken) + "]) WITH ORDINALITY u(v, o) ORDER BY o"
+    assert read(encode(pg, query, [kind]), [kind]) == [[str(v)] for v in taken]
+    for value in (low - 1, high + 1, 2 * high, 10 ** len(str(high))):
+        assert refused(pg, f"SELECT '{value}'::numeric", [kind])[0] == "22003"
+        limit = str(low if value < 0 else high)
+        assert read(encode(pg, f"SELECT '{value}'::numeric", [kind], "clamp"), [kind]) == [[limit]]
+
+
+def test_xid8_is_never_negative(pg, read):
+    types = ["Decimal(20, 0)", "Decimal(38, 2)", "Decimal(76, 0)", "Int128", "UInt256", "String"]
+    value = "'18446744073709551615'::xid8"
+    data = encode(pg, "SELECT " + ", ".join([value] * len(types)), types)
+    assert read(data, types) == [["18446744073709551615"] * len(types)]
+
+
+def test_bytes_of_a_fixed_length_are_of_that_length(pg, read):
+    kind = "FixedString(2)"
+    data = encode(pg, "SELECT '\\x6100'::bytea, '\\x0000'::bytea, 'a'::text, ''::text", [kind] * 4)
+    assert read(data, [kind] * 4, [f"hex(c{i})" for i in range(4)]) == [["6100", "0000", "6100", "0000"]]
+    nullable = f"Nullable({kind})"
+    assert encode(pg, "SELECT '\\x61'::bytea, '\\x6162'::bytea", [nullable, nullable], "null") == b"\x01\x00ab"
+    assert refused(pg, "SELECT '\\x61'::bytea", [kind], "clamp")[0] == "22026"
 
 
 def test_compressed_and_external_values(pg, read):
@@ -278,6 +313,12 @@ def test_text_of_another_server_encoding_becomes_utf8(server, read):
         with server.connect("latin") as pg:
             query = "SELECT chr(233)::text, chr(233)::name, ARRAY[chr(233)], '\\xe9'::bytea, repeat(chr(233), 200)"
             data = encode(pg, query, ["String"] * 5)
+            fixed = encode(pg, "SELECT chr(233)::text, (chr(233) || 'a')::varchar, '\\xe9e9'::bytea", ["FixedString(3)"] * 2 + ["FixedString(2)"])
+            long = refused(pg, "SELECT chr(233)::text", ["FixedString(1)"])[0]
+            document = encode(pg, "SELECT json_build_object(chr(233), chr(233))", ["JSON"])
+            twice = refused(pg, "SELECT ('{\"' || chr(233) || '\": 1, \"\\u00e9\": 2}')::json", ["JSON"])[0]
+        assert (fixed, long, twice) == ("\u00e9".encode() + b"\0" + "\u00e9a".encode() + b"\xe9\xe9", "22001", "22032")
+        assert document[1:].decode() == '{"\u00e9" : "\u00e9"}'
         assert read(data, ["String"] * 5, ["c0", "c1", "c2", "hex(c3)", "c4"]) == [
             ["\u00e9", "\u00e9", '["\u00e9"]', "E9", "\u00e9" * 200]]
     finally:
@@ -398,10 +439,12 @@ CLAMPED = [
     ("9999999.999", "Decimal(9, 2)", "9999999.99"), ("'NaN'::numeric", "Decimal(9, 2)", "22003"),
     ("1000::int4", "Decimal(3, 0)", "999"), ("-1000::int4", "Decimal(5, 2)", "-999.99"), ("'1234.56'::money", "Decimal(5, 1)", "1234.6"),
     ("256::numeric", "UInt8", "255"), ("-1::numeric", "UInt8", "0"), ("-129::numeric", "Int8", "-128"), ("0.5", "Int64", "1"),
-    ("128::numeric", "Int8", "127"), ("1e76", "Int256", str(2 ** 255 - 1)), ("-1e76", "Int256", str(-2 ** 255)), ("-0.4", "UInt8", "0"),
+    ("128::numeric", "Int8", "127"), ("1e77", "Int256", str(2 ** 255 - 1)), ("-1e77", "Int256", str(-2 ** 255)),
+    ("1e76 + 0.4", "Int256", str(10 ** 76)), ("1e77 + 0.4", "UInt256", str(10 ** 77)), ("1e300", "UInt256", str(2 ** 256 - 1)), ("-0.4", "UInt8", "0"),
     ("'NaN'::numeric", "Int64", "22003"), ("'Infinity'::numeric", "UInt64", str(2 ** 64 - 1)), ("'-Infinity'::numeric", "Int64", str(-2 ** 63)),
     ("32768::int4", "Int16", "32767"), ("-1::int4", "UInt64", "0"), ("5000000000::int8", "UInt32", "4294967295"),
     ("'18446744073709551615'::xid8", "Int64", str(2 ** 63 - 1)), ("'18446744073709551615'::xid8", "UInt32", str(2 ** 32 - 1)),
+    ("'18446744073709551615'::xid8", "Decimal(5, 0)", "99999"), ("'18446744073709551615'::xid8", "Decimal(20, 1)", "9" * 19 + ".9"),
     ("'abcd'::text", "FixedString(3)", "22001"), ("1::int4", "UUID", "42846"),
     ("'[0:1]={1,2}'::int[]", "Array(Nullable(Int32))", "[1,2]"), ("'{{1}}'::int[]", "Array(Nullable(Int32))", "2202E"),
     ("'{infinity,2026-11-30,NULL}'::date[]", "Array(Nullable(Date32))", "['2299-12-31','2026-11-30',NULL]"),

@@ -21,6 +21,7 @@
  */
 #include "postgres.h"
 
+#include "port/pg_bitutils.h"
 #include "port/pg_bswap.h"
 
 #include "format/decimal.h"
@@ -170,8 +171,8 @@ store128(char *dest, int width, uint128 value, bool negative)
 }
 #endif							/* HAVE_INT128 */
 
-/* limbs = limbs * factor + addend; factor at most 10^9 */
-static inline void
+/* limbs = limbs * factor + addend; factor at most 10^9.  False: too large. */
+static inline bool
 limbs_step(uint32 *limbs, uint32 factor, uint32 addend)
 {
 	uint64		carry = addend;
@@ -182,18 +183,19 @@ limbs_step(uint32 *limbs, uint32 factor, uint32 addend)
 		limbs[i] = (uint32) carry;
 		carry >>= 32;
 	}
-	Assert(carry == 0);
+	return carry == 0;
 }
 
-static void
+static bool
 limbs_scale(uint32 *limbs, int power)
 {
 	for (; power > 9; power -= 9)
-		limbs_step(limbs, (uint32) power10[9], 0);
-	limbs_step(limbs, (uint32) power10[power], 0);
+		if (!limbs_step(limbs, (uint32) power10[9], 0))
+			return false;
+	return limbs_step(limbs, (uint32) power10[power], 0);
 }
 
-static void
+static bool
 sum_limbs(const Digits *digits, uint32 *limbs)
 {
 	int			last = digits->count - 1;
@@ -201,15 +203,12 @@ sum_limbs(const Digits *digits, uint32 *limbs)
 
 	memset(limbs, 0, LIMBS * sizeof(uint32));
 	for (int i = 0; i < last; i++)
-		limbs_step(limbs, 10000, digit(digits, i));
+		if (!limbs_step(limbs, 10000, digit(digits, i)))
+			return false;
 	if (low < 0)
-		limbs_step(limbs, (uint32) power10[4 + low],
-				   (uint32) (digit(digits, last) / (uint32) power10[-low]));
-	else
-	{
-		limbs_step(limbs, 10000, digit(digits, last));
-		limbs_scale(limbs, low);
-	}
+		return limbs_step(limbs, (uint32) power10[4 + low],
+						  (uint32) (digit(digits, last) / (uint32) power10[-low]));
+	return limbs_step(limbs, 10000, digit(digits, last)) && limbs_scale(limbs, low);
 }
 
 static void
@@ -288,6 +287,15 @@ take_apart(const char *data, int len, int scale, Digits *digits,
 	return true;
 }
 
+/* Nothing reaches below the scale? */
+static inline bool
+is_exact(const Digits *digits)
+{
+	return digits->low >= 0 ||
+		(digits->low >= -3 &&
+		 digit(digits, digits->count - 1) % (uint32) power10[-digits->low] == 0);
+}
+
 EtlDecimalStatus
 etl_decimal_from_numeric(const char *data, int len, int precision, int scale,
 						 int width, char *dest)
@@ -305,9 +313,7 @@ etl_decimal_from_numeric(const char *data, int len, int precision, int scale,
 	}
 	if (digits.top > precision)
 		return ETL_DECIMAL_RANGE;
-	if (digits.low < 0 &&
-		(digits.low < -3 ||
-		 digit(&digits, digits.count - 1) % (uint32) power10[-digits.low] != 0))
+	if (!is_exact(&digits))
 		return ETL_DECIMAL_INEXACT;
 
 	if (digits.top <= 18)
@@ -320,18 +326,17 @@ etl_decimal_from_numeric(const char *data, int len, int precision, int scale,
 	{
 		uint32		limbs[LIMBS];
 
-		sum_limbs(&digits, limbs);
+		(void) sum_limbs(&digits, limbs);	/* the precision is held */
 		store_limbs(dest, width, limbs, negative);
 	}
 	return ETL_DECIMAL_OK;
 }
 
 EtlDecimalStatus
-etl_decimal_from_int64(int64 value, int value_scale, int precision, int scale,
-					   int width, char *dest)
+etl_decimal_from_uint64(uint64 amount, bool negative, int amount_scale,
+						int precision, int scale, int width, char *dest)
 {
-	uint64		amount = value < 0 ? -(uint64) value : (uint64) value;
-	int			shift = scale - value_scale;
+	int			shift = scale - amount_scale;
 	uint32		limbs[LIMBS];
 
 	Assert(precision <= ETL_DECIMAL_MAX_PRECISION);
@@ -352,7 +357,58 @@ etl_decimal_from_int64(int64 value, int value_scale, int precision, int scale,
 	memset(limbs, 0, sizeof(limbs));
 	limbs[0] = (uint32) amount;
 	limbs[1] = (uint32) (amount >> 32);
-	limbs_scale(limbs, shift);
-	store_limbs(dest, width, limbs, value < 0);
+	(void) limbs_scale(limbs, shift);
+	store_limbs(dest, width, limbs, negative);
+	return ETL_DECIMAL_OK;
+}
+
+/* The number of bits of the sum, counted from its lowest. */
+static int
+limbs_bits(const uint32 *limbs)
+{
+	for (int i = LIMBS - 1; i >= 0; i--)
+		if (limbs[i] != 0)
+			return 32 * i + pg_leftmost_one_pos32(limbs[i]) + 1;
+	return 0;
+}
+
+/* Is the sum 2^bit? */
+static bool
+limbs_are_power(const uint32 *limbs, int bit)
+{
+	for (int i = 0; i < LIMBS; i++)
+		if (limbs[i] != (i == bit / 32 ? (uint32) 1 << (bit % 32) : 0))
+			return false;
+	return true;
+}
+
+EtlDecimalStatus
+etl_integer_from_numeric(const char *data, int len, bool is_unsigned, int width, char *dest)
+{
+	Digits		digits;
+	bool		negative;
+	uint32		limbs[LIMBS];
+	int			bits = 8 * width;
+	int			used;
+
+	if (!take_apart(data, len, 0, &digits, &negative))
+		return ETL_DECIMAL_SPECIAL;
+	if (digits.count == 0)
+	{
+		memset(dest, 0, width);
+		return ETL_DECIMAL_OK;
+	}
+	if (digits.top > ETL_INTEGER_MAX_DIGITS)
+		return ETL_DECIMAL_RANGE;
+	if (!is_exact(&digits))
+		return ETL_DECIMAL_INEXACT;
+	if (!sum_limbs(&digits, limbs))
+		return ETL_DECIMAL_RANGE;
+
+	used = limbs_bits(limbs);
+	if (is_unsigned ? negative || used > bits :
+		used >= bits && !(negative && limbs_are_power(limbs, bits - 1)))
+		return ETL_DECIMAL_RANGE;
+	store_limbs(dest, width, limbs, negative);
 	return ETL_DECIMAL_OK;
 }

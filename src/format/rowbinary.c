@@ -94,37 +94,43 @@ readable(Datum datum)
 	return value;
 }
 
-/* Text in the database's encoding as a String in UTF-8. */
-static void
-put_converted(StringInfo out, const char *data, uint32 len)
+/*
+ * Text in the database's encoding in UTF-8, in the scratch context, or as it
+ * is where that is the same.
+ */
+static pg_noinline const char *
+to_utf8(const char *data, uint32 *len)
 {
 	MemoryContext old;
-	char	   *text;
+	const char *text;
 
 	if (scratch == NULL)
 		(void) take_scratch();
 	scratch_used = true;
 	old = MemoryContextSwitchTo(scratch);	/* may hold "data": no reset */
-	text = (char *) pg_do_encoding_conversion((unsigned char *) unconstify(char *, data),
-											  len, GetDatabaseEncoding(), PG_UTF8);
+	text = (const char *) pg_do_encoding_conversion((unsigned char *) unconstify(char *, data),
+													*len, GetDatabaseEncoding(), PG_UTF8);
 	MemoryContextSwitchTo(old);
-	if (text == data)
-		put_string(out, data, len);
-	else
-	{
-		put_string(out, text, strlen(text));
-		pfree(text);
-	}
+	if (text != data)
+		*len = strlen(text);
+	return text;
 }
 
 static inline void
 put_text(const EtlRowBinaryCodec *codec, StringInfo out,
 		 const char *data, uint32 len)
 {
-	if (unlikely(codec->convert))
-		put_converted(out, data, len);
-	else
+	const char *text;
+
+	if (likely(!codec->convert))
+	{
 		put_string(out, data, len);
+		return;
+	}
+	text = to_utf8(data, &len);
+	put_string(out, text, len);
+	if (text != data)
+		pfree(unconstify(char *, text));
 }
 
 static void
@@ -157,6 +163,7 @@ put_money(StringInfo out, int64 value, int digits)
 	put_string(out, p, buffer + sizeof(buffer) - p);
 }
 
+/* The bits of an xid8 above int64 give a negative number: its users know. */
 int64
 etl_rowbinary_integer(const EtlRowBinaryCodec *codec, Datum value)
 {
@@ -217,45 +224,43 @@ check_decimal(const EtlRowBinaryCodec *codec, EtlDecimalStatus status,
 	return refuse_range(codec, error);
 }
 
-/* numeric to IntN or UIntN: through the widest integer. */
+/* Integers and money to Decimal. */
 static bool
-put_numeric_integer(const EtlRowBinaryCodec *codec, struct varlena *value,
-					StringInfo out, EtlValueError *error)
+put_integer_decimal(const EtlRowBinaryCodec *codec, Datum value, StringInfo out,
+					EtlValueError *error)
 {
-	char		wide[ETL_DECIMAL_MAX_WIDTH];
-	EtlDecimalStatus status;
-	char		fill;
+	int64		number = etl_rowbinary_integer(codec, value);
+	bool		negative = number < 0 && codec->source_width != ETL_RB_XID8;
+	uint64		amount = negative ? -(uint64) number : (uint64) number;
 
-	status = etl_decimal_from_numeric(VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value),
-									  ETL_DECIMAL_MAX_PRECISION, 0, sizeof(wide), wide);
-	if (status != ETL_DECIMAL_OK)
-		return check_decimal(codec, status, out, error);
-
-	fill = wide[sizeof(wide) - 1] < 0 ? (char) 0xFF : 0;
-	for (int i = codec->width; i < sizeof(wide); i++)
-	{
-		if (wide[i] != fill)
-			return refuse_range(codec, error);
-	}
-	if (codec->is_unsigned ? fill != 0 :
-		(wide[codec->width - 1] ^ fill) & 0x80)
-		return refuse_range(codec, error);
-	memcpy(out->data + out->len, wide, codec->width);
-	out->len += codec->width;
-	return true;
+	return check_decimal(codec,
+						 etl_decimal_from_uint64(amount, negative, codec->source_scale,
+												 codec->precision, codec->scale,
+												 codec->width, out->data + out->len),
+						 out, error);
 }
 
+/*
+ * Zero bytes fill a shorter text up.  They are not in any text, but may be in
+ * bytes: two values of different lengths would become one.
+ */
 static bool
 put_fixed_string(const EtlRowBinaryCodec *codec, struct varlena *value,
 				 StringInfo out, EtlValueError *error)
 {
-	int			len = VARSIZE_ANY_EXHDR(value);
+	const char *data = VARDATA_ANY(value);
+	uint32		len = VARSIZE_ANY_EXHDR(value);
 
+	if (codec->convert)
+		data = to_utf8(data, &len);
 	if (len > codec->width)
 		return etl_rowbinary_refuse(codec, ERRCODE_STRING_DATA_RIGHT_TRUNCATION,
 									"is too long for", error);
+	if (len < codec->width && codec->action == RB_BYTES_FIXED)
+		return etl_rowbinary_refuse(codec, ERRCODE_STRING_DATA_LENGTH_MISMATCH,
+									"is shorter than", error);
 	(void) reserve(out, codec->width);
-	memcpy(out->data + out->len, VARDATA_ANY(value), len);
+	memcpy(out->data + out->len, data, len);
 	memset(out->data + out->len + len, 0, codec->width - len);
 	out->len += codec->width;
 	return true;
@@ -311,7 +316,7 @@ put_integer(const EtlRowBinaryCodec *codec, Datum value, StringInfo out, EtlValu
 {
 	int64		number = etl_rowbinary_integer(codec, value);
 
-	if (codec->source_width == -8 && number < 0)
+	if (codec->source_width == ETL_RB_XID8 && number < 0)
 	{
 		/* a large xid8 */
 		if (codec->width <= 8)
@@ -440,13 +445,7 @@ put_value(EtlRowBinaryCodec *codec, Datum value, StringInfo out,
 		case RB_INTEGER:
 			return put_integer(codec, value, out, error);
 		case RB_INTEGER_DECIMAL:
-			return check_decimal(codec,
-								 etl_decimal_from_int64(etl_rowbinary_integer(codec, value),
-														codec->source_scale,
-														codec->precision, codec->scale,
-														codec->width,
-														out->data + out->len),
-								 out, error);
+			return put_integer_decimal(codec, value, out, error);
 		case RB_WIDEN_FLOAT:
 			{
 				float8		wide = DatumGetFloat4(value);
@@ -457,8 +456,15 @@ put_value(EtlRowBinaryCodec *codec, Datum value, StringInfo out,
 				return true;
 			}
 		case RB_NUMERIC_INTEGER:
-			return put_numeric_integer(codec, readable(value), out, error);
+			bytes = readable(value);
+			return check_decimal(codec,
+								 etl_integer_from_numeric(VARDATA_ANY(bytes),
+														  VARSIZE_ANY_EXHDR(bytes),
+														  codec->is_unsigned, codec->width,
+														  out->data + out->len),
+								 out, error);
 		case RB_STRING_FIXED:
+		case RB_BYTES_FIXED:
 			return put_fixed_string(codec, readable(value), out, error);
 		case RB_STRING_NAME:
 			put_text(codec, out, NameStr(*DatumGetName(value)),

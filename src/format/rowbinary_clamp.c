@@ -105,28 +105,17 @@ clamp_decimal(const EtlRowBinaryCodec *codec, Numeric number, StringInfo out)
 static bool
 clamp_to_integer(const EtlRowBinaryCodec *codec, Numeric number, StringInfo out)
 {
-	char		wide[ETL_DECIMAL_MAX_WIDTH];
-	bool		negative;
-	bool		fits;
-
 	if (numeric_is_nan(number))
 		return false;
 	if (!numeric_is_inf(number))
 		number = DatumGetNumeric(DirectFunctionCall2(numeric_round, NumericGetDatum(number),
 													 Int32GetDatum(0)));
-	negative = is_negative(number);
-	fits = put_numeric(number, ETL_DECIMAL_MAX_PRECISION, 0, sizeof(wide), wide) == ETL_DECIMAL_OK;
-	for (int i = codec->width; fits && i < sizeof(wide); i++)
-		fits = wide[i] == (negative ? (char) 0xFF : 0);
-	if (fits)
-		fits = codec->is_unsigned ? !negative : ((wide[codec->width - 1] & 0x80) != 0) == negative;
-	if (!fits)
-	{
-		put_limit(codec, negative, out);
-		return true;
-	}
-	memcpy(out->data + out->len, wide, codec->width);
-	out->len += codec->width;
+	if (etl_integer_from_numeric(VARDATA_ANY(number), VARSIZE_ANY_EXHDR(number),
+								 codec->is_unsigned, codec->width,
+								 out->data + out->len) == ETL_DECIMAL_OK)
+		out->len += codec->width;
+	else
+		put_limit(codec, is_negative(number), out);
 	return true;
 }
 
@@ -146,11 +135,14 @@ clamp(EtlRowBinaryCodec *codec, Datum value, StringInfo out)
 			return true;
 		case RB_INTEGER:
 			/* what is refused of xid8 is beyond every signed type */
-			put_wide(out, codec->source_width == -8 ? codec->high :
+			put_wide(out, codec->source_width == ETL_RB_XID8 ? codec->high :
 					 limited(codec, etl_rowbinary_integer(codec, value)), codec->width);
 			return true;
 		case RB_INTEGER_DECIMAL:
-			etl_json_money(etl_rowbinary_integer(codec, value), codec->source_scale, text);
+			if (codec->source_width == ETL_RB_XID8)
+				snprintf(text, sizeof(text), UINT64_FORMAT, (uint64) DatumGetInt64(value));
+			else
+				etl_json_money(etl_rowbinary_integer(codec, value), codec->source_scale, text);
 			return clamp_decimal(codec, make_numeric(text), out);
 		case RB_NUMERIC_DECIMAL:
 			return clamp_decimal(codec, DatumGetNumeric(value), out);

@@ -45,7 +45,7 @@ integer_width(Oid type)
 		case CIDOID:
 			return -4;
 		case XID8OID:
-			return -8;
+			return ETL_RB_XID8;
 		default:
 			return 0;
 	}
@@ -262,8 +262,10 @@ plan_scalar(EtlRowBinaryCodec *codec, Oid source, const EtlRowBinaryType *type)
 		case ETL_RB_STRING:
 			return plan_string(codec, source);
 		case ETL_RB_FIXED_STRING:
-			return source == BYTEAOID || source == TEXTOID ||
-				source == VARCHAROID || source == BPCHAROID ?
+			if (source == BYTEAOID)
+				return RB_BYTES_FIXED;
+			codec->convert = needs_conversion();
+			return source == TEXTOID || source == VARCHAROID || source == BPCHAROID ?
 				RB_STRING_FIXED : RB_REFUSE;
 		case ETL_RB_OTHER:
 			break;

@@ -30,7 +30,8 @@ typedef enum EtlRowBinaryAction
 	RB_NUMERIC_DECIMAL,
 	RB_NUMERIC_INTEGER,
 	RB_STRING,					/* varlena to String */
-	RB_STRING_FIXED,			/* varlena to FixedString */
+	RB_STRING_FIXED,			/* text to FixedString, filled up */
+	RB_BYTES_FIXED,				/* bytea to FixedString, of its length */
 	RB_STRING_NAME,				/* name to String */
 	RB_STRING_MONEY,
 	RB_STRING_OUTPUT,			/* output function to String */
@@ -39,6 +40,9 @@ typedef enum EtlRowBinaryAction
 	RB_JSONB,					/* the same of jsonb */
 	RB_ARRAY
 } EtlRowBinaryAction;
+
+/* source_width of xid8, whose values may be above int64 */
+#define ETL_RB_XID8		(-8)
 
 struct EtlRowBinaryCodec
 {
