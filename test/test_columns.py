@@ -1,7 +1,9 @@
 """Options of tables and columns while a pipeline runs: etl.alter_column() and what it makes of tables."""
 
+import json
 import threading
 
+import psycopg
 import pytest
 
 from harness.clickhouse import ClickHouse
@@ -112,8 +114,6 @@ def test_until_the_new_copy_is_there_the_old_one_goes_on(server, db, ch, lake, s
     ({"nullable": False}, "nullable"),
 ])
 def test_options_of_a_table_that_decide_its_looks(server, db, ch, lake, start, options, check):
-    import json
-
     server.sql(TABLE, db=db)
     start("t")
     server.wait_for("p", db)
@@ -259,6 +259,59 @@ def test_the_plan_is_what_is_made(server, db, ch, lake, start, options):
             assert [c[:2] for c in ch.columns(lake, table)] == [c[:2] for c in ch.columns(lake + "_2", table)]
     finally:
         ch.execute(f"DROP DATABASE {lake}_2")
+
+
+CHOSEN = ("CREATE TABLE t (k int, kt text, kj jsonb, ka int[], n bigint, v text, a int[], j json, PRIMARY KEY (k, kt, kj, ka));"
+          "INSERT INTO t VALUES (1, 'ab', '{\"x\":1}', '{1}', 2, 'v', '{3,NULL}', '{\"y\":1}')")
+
+
+@pytest.mark.parametrize("column, kind, reason", [
+    ("v", "Nullable(LowCardinality(String))", ""), ("v", "LowCardinality(LowCardinality(String))", ""),
+    ("v", "Array(LowCardinality(String))", ""), ("n", "Nullable(Nullable(Int64))", ""), ("n", "LowCardinality(Int64)", ""),
+    ("n", "LowCardinality(Decimal(9, 2))", ""), ("a", "Nullable(Array(Int32))", ""), ("a", "LowCardinality(Array(Int32))", ""),
+    ("a", "Array(Nullable(Array(Int32)))", ""), ("n", "Nullable(Int64", ""), ("k", "Nullable(Int64x", ""), ("j", "LowCardinality(JSON)", ""),
+    ("kj", "JSON", ": ClickHouse does not sort by it"), ("kj", "Nullable(JSON)", ": ClickHouse does not sort by it"),
+    ("ka", "Array(Nullable(Int32))", ": ClickHouse does not sort by it"),
+])
+def test_types_that_clickhouse_would_refuse_are_refused_at_once(server, db, ch, lake, start, column, kind, reason):
+    server.sql(CHOSEN, db=db)
+    start("t", start=False)
+    source = dict(server.sql("SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 't'::regclass", db=db))
+    with pytest.raises(psycopg.Error) as caught:
+        alter(server, db, column, json.dumps({"destination_type": kind}))
+    assert (caught.value.sqlstate, caught.value.diag.message_primary) == (
+        "22023", f'column "{column}" of type {source[column]} cannot be written as {kind}{reason}')
+
+
+def test_blanks_in_a_type_do_not_matter_and_keys_are_never_nullable(server, db, ch, lake, start):
+    server.sql(CHOSEN, db=db)
+    start("t", start=False)
+    for column, kind in {"k": " Nullable( Int64 ) ", "kt": "LowCardinality(Nullable(FixedString (2)))", "ka": "Array( Int64)",
+                         "n": "Nullable ( Decimal(20 , 2))", "v": " LowCardinality ( String)", "a": " Array(Nullable( Int64 ) )",
+                         "j": " JSON "}.items():
+        alter(server, db, column, json.dumps({"destination_type": kind}))
+    server.sql("SELECT etl.start_pipeline('p')", db=db)
+    server.wait_for("p", db)
+    made = {name: kind for name, kind, _ in ch.columns(lake, "public_t") if not name.startswith("_etl_")}
+    assert made == {"k": "Int64", "kt": "LowCardinality(FixedString(2))", "kj": "String", "ka": "Array(Int64)",
+                    "n": "Nullable(Decimal(20, 2))", "v": "LowCardinality(Nullable(String))", "a": "Array(Nullable(Int64))",
+                    "a__is_null": "UInt8", "j": "Nullable(JSON)"}
+    assert described(server, db)["public_t"] == ours(list(made.items()))
+    server.sql("INSERT INTO t VALUES (2, 'cd', '1', '{}')", db=db)
+    server.wait_for("p", db)
+    assert ch.query(f"SELECT k, kt, kj, ka, n, v, a, a__is_null, toString(j) FROM {lake}.public_t_current ORDER BY k") == [
+        (1, "ab", '{"x": 1}', [1], 2, "v", [3, None], 0, '{"y":1}'), (2, "cd", "1", [], None, None, [], 1, None)]
+
+
+def test_a_log_takes_a_key_of_any_type(server, db, ch, lake, start):
+    server.sql(CHOSEN, db=db)
+    start("t", {"engine": "merge_tree"}, start=False)
+    for column, kind in {"kj": "JSON", "ka": "Array(Nullable(Int32))", "k": "Int64"}.items():
+        alter(server, db, column, json.dumps({"destination_type": kind}))
+    server.sql("SELECT etl.start_pipeline('p')", db=db)
+    server.wait_for("p", db)
+    made = {name: kind for name, kind, _ in ch.columns(lake, "public_t")}
+    assert (made["kj"], made["ka"], made["k"]) == ("Nullable(JSON)", "Array(Nullable(Int32))", "Nullable(Int64)")
 
 
 def test_column_status_says_what_is_there(server, db, ch, lake, start):

@@ -22,6 +22,7 @@
 
 #include "format/decimal.h"
 #include "format/rowbinary.h"
+#include "format/rowbinary_type.h"
 
 #define DAYS	"1900-01-01 to 2299-12-31"
 #define TIMES	"1900-01-01 00:00:00 to 2299-12-31 23:59:59.999999"
@@ -97,6 +98,25 @@ map_array(const EtlColumn *column, EtlTypeMapping *mapping)
 	mapping->range = rule->range ? psprintf("%s; elements: %s", bounds, rule->range) : bounds;
 }
 
+/* The type that a user chose.  ClickHouse sorts by no nullable one. */
+static const char *
+chosen_type(const EtlTypeWish *wish)
+{
+	static const char nullable[] = "Nullable(";
+	char	   *type = etl_rowbinary_spelling(wish->type);
+	char	   *wrapper = strstr(type, nullable);
+	EtlRowBinaryType parsed;
+
+	etl_rowbinary_parse(type, &parsed);
+	if (!wish->sorted || !parsed.nullable || parsed.dimensions > 0 || parsed.base == ETL_RB_OTHER)
+		return type;
+
+	/* around the rest, or within LowCardinality() */
+	memmove(wrapper, wrapper + strlen(nullable), strlen(wrapper + strlen(nullable)) + 1);
+	type[strlen(type) - 1] = '\0';
+	return type;
+}
+
 static bool
 is_array(const char *type)
 {
@@ -111,7 +131,7 @@ etl_rowbinary_map(const EtlColumn *column, const EtlTypeWish *wish, EtlTypeMappi
 	memset(mapping, 0, sizeof(*mapping));
 	if (wish->type)
 	{
-		mapping->type = wish->type;
+		mapping->type = chosen_type(wish);
 		mapping->exactness = ETL_EXACT_WITHIN;
 	}
 	else if (OidIsValid(column->element_type))

@@ -137,22 +137,8 @@ parse_ticks(const char **p, EtlRowBinaryBase base, EtlRowBinaryType *type)
 }
 
 static bool
-parse_base(const char **p, EtlRowBinaryType *type)
+parse_scalar(const char **p, EtlRowBinaryType *type)
 {
-	if (take_word(p, "Array"))
-	{
-		type->dimensions++;
-		return !type->nullable && take_char(p, '(') && parse_base(p, type) && take_char(p, ')');
-	}
-	if (take_word(p, "Nullable"))
-	{
-		if (type->nullable || !take_char(p, '(') || !parse_base(p, type))
-			return false;
-		type->nullable = true;
-		return take_char(p, ')');
-	}
-	if (take_word(p, "LowCardinality"))
-		return take_char(p, '(') && parse_base(p, type) && take_char(p, ')');
 	if (take_word(p, "Decimal"))
 		return parse_decimal(p, type);
 	if (take_word(p, "DateTime64"))
@@ -179,12 +165,62 @@ parse_base(const char **p, EtlRowBinaryType *type)
 	return false;
 }
 
+/* A type or Nullable() of it. */
+static bool
+parse_nullable(const char **p, EtlRowBinaryType *type)
+{
+	if (!take_word(p, "Nullable"))
+		return parse_scalar(p, type);
+	type->nullable = true;
+	return take_char(p, '(') && parse_scalar(p, type) && take_char(p, ')');
+}
+
+/* What may be in what is as ClickHouse has it: Nullable() inside of the others. */
+static bool
+parse_type(const char **p, EtlRowBinaryType *type)
+{
+	if (take_word(p, "Array"))
+	{
+		type->dimensions++;
+		return take_char(p, '(') && parse_type(p, type) && take_char(p, ')');
+	}
+	/* ClickHouse advises against numbers there, and refuses them as it comes */
+	if (take_word(p, "LowCardinality"))
+		return take_char(p, '(') && parse_nullable(p, type) && take_char(p, ')') &&
+			(type->base == ETL_RB_STRING || type->base == ETL_RB_FIXED_STRING ||
+			 type->base == ETL_RB_UUID);
+	return parse_nullable(p, type);
+}
+
 void
 etl_rowbinary_parse(const char *text, EtlRowBinaryType *type)
 {
 	const char *p = skip_blanks(text);
 
 	memset(type, 0, sizeof(*type));
-	if (!parse_base(&p, type) || *p != '\0')
+	if (!parse_type(&p, type) || *p != '\0')
 		type->base = ETL_RB_OTHER;
+}
+
+char *
+etl_rowbinary_spelling(const char *text)
+{
+	char	   *result = palloc(strlen(text) + 1);
+	char	   *out = result;
+	bool		quoted = false;
+
+	for (const char *p = text; *p; p++)
+	{
+		quoted ^= *p == '\'';
+		if (*p == ' ' && !quoted)
+		{
+			const char *next = skip_blanks(p);
+
+			if (out == result || out[-1] == '(' || *next == '\0' || strchr("(),", *next))
+				continue;
+		}
+		*out++ = *p;
+	}
+	*out = '\0';
+	return result;
 }

@@ -44,4 +44,7 @@ typedef struct EtlRowBinaryType
  */
 extern void etl_rowbinary_parse(const char *text, EtlRowBinaryType *type);
 
+/* The same text without the blanks that ClickHouse would not write. */
+extern char *etl_rowbinary_spelling(const char *text);
+
 #endif							/* ETL_ROWBINARY_TYPE_H */

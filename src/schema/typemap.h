@@ -67,6 +67,7 @@ typedef struct EtlTypeWish
 	bool		never_null;		/* but not there: a null becomes the zero */
 	bool		key;			/* rows are told apart by it: two of its values
 								 * must not become one */
+	bool		sorted;			/* the destination sorts by it */
 	bool		flat;			/* it cannot be an array there */
 } EtlTypeWish;
 

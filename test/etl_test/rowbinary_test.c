@@ -93,8 +93,8 @@ make_codecs(TupleDesc desc, ArrayType *array, EtlValuePolicy policy, int *n)
 		.companion = is_array && blank, .zero = !is_array && blank};
 
 		codecs[i] = etl_rowbinary_codec(column, &mapping);
-		if (strncmp(type, "Array", 5) == 0)
-			continue;
+		if (is_array || strncmp(type, "LowCardinality", 14) == 0)
+			continue;			/* within which Nullable() is */
 		if (etl_rowbinary_supported(column, type) !=
 			etl_rowbinary_supported(column, psprintf("Nullable(%s)", type)) &&
 			strncmp(type, "Nullable", 8) != 0)

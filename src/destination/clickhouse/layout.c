@@ -23,6 +23,7 @@
 #include "compat.h"
 #include "destination/clickhouse/clickhouse.h"
 #include "format/rowbinary.h"
+#include "format/rowbinary_type.h"
 
 static const ChPart row_meta[] = {
 	{"_etl_version", "UInt128"},
@@ -126,8 +127,17 @@ sort_columns(const EtlShape *shape, const EtlOptions *options)
 static bool
 is_sorted(const EtlShape *shape, const EtlColumn *column, const EtlOptions *options)
 {
-	return !ch_is_log(options) &&
-		list_member_ptr(sort_columns(shape, options), unconstify(EtlColumn *, column));
+	ListCell   *lc;
+
+	if (ch_is_log(options))
+		return false;
+	foreach(lc, sort_columns(shape, options))
+	{
+		/* "column" may be a copy of the shape's */
+		if (((const EtlColumn *) lfirst(lc))->attnum == column->attnum)
+			return true;
+	}
+	return false;
 }
 
 static const char *
@@ -154,37 +164,56 @@ map(const EtlColumn *column, const EtlOptions *options, bool sorted, EtlTypeMapp
 		.nulls = log || (column->nullable && !key),
 		.never_null = !log && !etl_option_bool(options, "nullable"),
 		.key = key,
+		.sorted = sorted,
 		.flat = strchr(name_of(column, options), '.') != NULL
 	};
 
 	etl_rowbinary_map(column, &wish, mapping);
 }
 
-static void
-cannot_hold(const EtlColumn *column, const EtlOptions *options, const EtlTypeMapping *mapping,
-			char *message, Size size)
+/* Does ClickHouse sort by the type? */
+static bool
+is_sortable(const char *text)
+{
+	EtlRowBinaryType type;
+
+	etl_rowbinary_parse(text, &type);
+	return type.base != ETL_RB_JSON && !type.nullable;
+}
+
+/* False, and why, if the column cannot be what it would become. */
+static bool
+can_be(const EtlColumn *column, const EtlOptions *options, bool sorted,
+	   const EtlTypeMapping *mapping, char *message, Size size)
 {
 	const char *chosen = etl_option_column(options, column->name, "destination_type");
+	bool		supported = etl_rowbinary_supported(column, mapping->type);
+	const char *reason = "";
 
-	snprintf(message, size, "column \"%s\" of type %s cannot be written as %s",
-			 column->name, column->type_name, chosen ? chosen : mapping->type);
+	if (supported && strncmp(mapping->type, "Array(", 6) == 0 &&
+		strchr(name_of(column, options), '.') != NULL)
+		reason = ": ClickHouse takes arrays with a dot in their name for parts of one";
+	else if (supported && sorted && !is_sortable(mapping->type))
+		reason = ": ClickHouse does not sort by it";
+	else if (supported)
+		return true;
+	snprintf(message, size, "column \"%s\" of type %s cannot be written as %s%s",
+			 column->name, column->type_name, chosen ? chosen : mapping->type, reason);
+	return false;
 }
 
 const char *
 ch_map_column(const EtlShape *shape, const EtlColumn *column,
 			  const EtlOptions *options, EtlValueError *error)
 {
+	bool		sorted = is_sorted(shape, column, options);
 	EtlTypeMapping mapping;
-	bool		nested;
 
-	map(column, options, is_sorted(shape, column, options), &mapping);
-	nested = strncmp(mapping.type, "Array(", 6) == 0 &&
-		strchr(name_of(column, options), '.') != NULL;	/* chosen */
-	if (etl_rowbinary_supported(column, mapping.type) && !nested)
+	map(column, options, sorted, &mapping);
+	if (can_be(column, options, sorted, &mapping, error->message, sizeof(error->message)))
 		return mapping.type;
 	error->attnum = column->attnum;
 	error->sqlstate = ERRCODE_FEATURE_NOT_SUPPORTED;
-	cannot_hold(column, options, &mapping, error->message, sizeof(error->message));
 	return NULL;
 }
 
@@ -209,16 +238,15 @@ ch_describe_column(const EtlShape *shape, const EtlColumn *column,
 				   const EtlOptions *options, EtlColumnPlan *plan)
 {
 	EtlValuePolicy wanted = etl_value_policy(options, column->name);
+	bool		sorted = is_sorted(shape, column, options);
 	EtlTypeMapping mapping;
+	char		message[sizeof(((EtlValueError *) NULL)->message)];
 
 	memset(plan, 0, sizeof(*plan));
 	plan->name = name_of(column, options);
-	map(column, options, is_sorted(shape, column, options), &mapping);
-	if (!etl_rowbinary_supported(column, mapping.type))
+	map(column, options, sorted, &mapping);
+	if (!can_be(column, options, sorted, &mapping, message, sizeof(message)))
 	{
-		char		message[sizeof(((EtlValueError *) NULL)->message)];
-
-		cannot_hold(column, options, &mapping, message, sizeof(message));
 		plan->note = pstrdup(message);
 		return;
 	}
