@@ -1,5 +1,6 @@
 """Every type at ClickHouse: each value of each type through copy, insert, update and delete, compared by typed value."""
 
+import json
 import re
 from collections import Counter
 from datetime import date
@@ -306,6 +307,38 @@ def test_enums_follow_their_labels(server, db, ch, lake, start):
     server.wait_for("p", db)
     assert_current(server, db, ch, lake, "public.t")
     assert ch.query(f"SELECT m, a FROM {lake}.public_t_current ORDER BY id") == [("sad", ["ok", "sad"]), ("new", ["new", None])]
+
+
+def test_strings_in_json_stay_strings(server, db, ch, lake, start):
+    """ClickHouse would take them for dates, times and numbers."""
+    texts = ["2020-01-01", "2020-01-01 00:00:00", "2020-01-01T00:00:00.5Z", "17", "1.50", "true", "x"]
+    document = {f"m{i}": text for i, text in enumerate(texts)} | {"all": texts}
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, j jsonb)", db=db)
+    server.sql("INSERT INTO t VALUES (1, %s::text::jsonb)", (json.dumps(document),), db)
+    start("t", start=False)
+    server.sql("SELECT etl.alter_column('p', 't', 'j', '{\"destination_type\": \"JSON\"}'); SELECT etl.start_pipeline('p')", db=db)
+    server.wait_for("p", db)
+    server.sql("INSERT INTO t SELECT 2, j FROM t", db=db)
+    server.wait_for("p", db)
+    found = ch.query(f"SELECT toString(j), JSONAllPathsWithTypes(j) FROM {lake}.public_t_current ORDER BY id")
+    assert [json.loads(shown) for shown, _ in found] == [document] * 2
+    assert [kinds for _, kinds in found] == [{f"m{i}": "String" for i in range(len(texts))} | {"all": "Array(Nullable(String))"}] * 2
+
+
+def test_a_null_where_none_should_be_is_never_a_zero(server, db, ch, lake, start):
+    """As under a NOT NULL constraint that is not valid; here the catalog is not true."""
+    def claim(not_null):
+        server.sql(f"UPDATE pg_attribute SET attnotnull = {not_null} WHERE attrelid = 't'::regclass AND attname = 'n'", db=db)
+
+    server.sql("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, NULL)", db=db)
+    claim(True)
+    start("t", {"value_policy": "clamp"})
+    table = wait_until(lambda: (t := server.tables("p", db).get("public.t")) and t["state"] == "errored" and t, 30, "parked")
+    assert table["sqlstate"] == "22004" and 'value of column "n" is null, unlike Int32' in table["error"]
+    claim(False)
+    server.sql("SELECT etl.retry_table('p', 't')", db=db)
+    server.wait_for("p", db)
+    assert ch.query(f"SELECT id, n FROM {lake}.public_t_current") == [(1, None)]
 
 
 def test_a_source_column_with_the_name_of_a_companion(server, db, ch, lake, start):

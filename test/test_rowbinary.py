@@ -384,26 +384,120 @@ def test_what_has_a_structure_is_json(pg, read):
 DOCUMENTS = [
     ('{"a":{"b":[1,null,"x"]}}', True), ("{}", True), (' { "a" : [ ] , "b" : "x.y{\\"}" } ', True), ('{"a":[1.5,2,-3e-2]}', True),
     ('{"v":18446744073709551615,"w":-9223372036854775808,"x":0.1,"y":1.50}', True), ('{"a":[true,null,false]}', True),
+    ('{"":{"":1},"a b":2,"a\\"\\\\":3}', True), ('{"\u00e9":"\\u00e9 \\ud83d\\ude00","A":1,"a":2}', True),
+    ('{"a":["2020-01-01","2020-01-01 00:00:00.5","12","1.50","true"],"b":"2020-01-01 00:00:00","c":"2020-01-01T00:00:00.123Z"}', True),
+    ('{"a":[[1],[null,2],[]],"b":[null,{"c":[1.5]},7],"d":[[]]}', True), ('{"a":[0,-1.5,9007199254740992,-9007199254740994]}', True),
+    ('{"a":[{"b":9007199254740992},{"b":1.5},{"b":true},{"b":"x"},{"b":[[1]]}]}', True), ('{"a":[1,"x",[2],{"b":3}]}', True),
+    ('{"a":1.000000000000000000000000000000000000000000,"b":0.0e10,"c":-0.0,"d":5e-324}', True),
     ("null", False), ("[]", False), ('"x"', False), ("1", False), ('{"v":18446744073709551616}', False),
     ('{"v":0.1234567890123456789}', False), ('{"v":1e400}', False), ('{"v":-9223372036854775809}', False), ('{"a":[1,true]}', False),
     ('{"a.b":1}', False), ('{"a":[{"b":{"c.d":1}}]}', False), ('{"a":' + "[" * 5 + '{"x":1e309}' + "]" * 5 + "}", False),
+    ('{"a\\u002eb":1}', False), ('{"\\u002E":1}', False), ('{"v":1e-400}', False), ('{"v":-1e-16000}', False),
+    ('{"a":[9007199254740993,1.5]}', False), ('{"a":[18446744073709551615,1.5]}', False), ('{"a":[[9007199254740993],[1.5]]}', False),
+    ('{"a":[9007199254740993]}', False), ('{"a":["x",{"b":-9007199254740993}]}', False), ('{"a":[null]}', False), ('{"a":[[null],[1]]}', False),
+    ('{"a":[true,"x"]}', False), ('{"a":[["x"],[true]]}', False), ('{"a":[[true],[1]]}', False),
+    ('{"a":[null,[1]]}', False), ('{"a":[[],null]}', False), ('{"a":[[null],[[1]]]}', False), ('{"a":[{"b":[[1],null]}]}', False),
+]
+
+# Of json alone: jsonb is not so, or cannot be.
+TEXTS = [
+    ('{"a":1,"a":2}', False), ('{"a":1,"\\u0061":2}', False), ('{"\\u00e9":1,"\u00e9":2}', False), ('{"a/":1,"a\\/":2}', False),
+    ('{"a":{"a":{"b":1}},"b":{"a":1}}', True), ('{"v":1e-20000}', False), ('{"v":-1e20000}', False), ('{"v":1e-99999999999999999999}', False),
+    ('{"v":0.' + "0" * 20000 + '1}', False), ('{"v":1' + "0" * 200000 + '}', False), ('{"v":1.' + "0" * 20000 + "}", True),
+    ('{"v":"\\ud800"}', False), ('{"v":"\\udc00"}', False), ('{"\\ud800\\u0061":1}', False), ('{"v":"\\u0000","\\u0000":1}', True),
+    ('{"v":0e-20000,"w":0e20000,"x":1.7976931348623157e308,"y":1E22}', True), ('{"a":[1.5,-9223372036854775808]}', False),
 ]
 
 
+@pytest.fixture
+def as_json(tmp_path):
+    """What ClickHouse's type JSON makes of documents in RowBinary, under the settings of our INSERTs."""
+
+    def as_json(data):
+        path = tmp_path / f"{uuid.uuid4().hex}.bin"
+        path.write_bytes(data)
+        shown = chdb.query(f"SELECT toString(j) FROM file('{path}', 'RowBinary', 'j JSON') FORMAT TSVRaw SETTINGS"
+                           " input_format_binary_read_json_as_string = 1, input_format_try_infer_dates = 0,"
+                           " input_format_try_infer_datetimes = 0, input_format_json_try_infer_numbers_from_strings = 0,"
+                           " type_json_skip_duplicated_paths = 0")
+        return [json.loads(line) for line in str(shown).splitlines()]
+
+    return as_json
+
+
+def kept(value):
+    """Without the members that the type does not keep."""
+    if isinstance(value, list):
+        return [kept(v) for v in value]
+    if not isinstance(value, dict):
+        return (type(value), value) if isinstance(value, bool) else value
+    made = {k: kept(v) for k, v in value.items() if v is not None}
+    return {k: v for k, v in made.items() if v != {}}
+
+
 @pytest.mark.parametrize("text,held", DOCUMENTS, ids=[t for t, _ in DOCUMENTS])
-def test_documents_that_json_holds(pg, text, held):
+def test_documents_that_json_holds(pg, as_json, text, held):
     for source in ("json", "jsonb"):
         query = f"SELECT $${text}$$::{source} AS some_column"
         if held:
             want = pg.execute(f"SELECT ($${text}$$::{source})::text").fetchone()[0].encode()
-            assert encode(pg, query, ["JSON"]) == bytes([len(want)]) + want
+            data = encode(pg, query, ["JSON"])
+            assert data.endswith(want) and len(data) == len(want) + (1 if len(want) < 128 else 2)
             assert encode(pg, query, ["Nullable(JSON)"], "null")[0] == 0
+            assert kept(as_json(data)) == [kept(json.loads(text))]
         else:
             assert refused(pg, query, ["JSON"])[0] == refused(pg, query, ["JSON"], "clamp")[0] == "22032"
             assert encode(pg, query, ["Nullable(JSON)"], "null") == b"\x01"
-    assert refused(pg, "SELECT '{\"a\":1,\"a\":2}'::json", ["JSON"])[0] == "22032"
+
+
+@pytest.mark.parametrize("text,held", TEXTS, ids=[t[:40] for t, _ in TEXTS])
+def test_texts_that_json_holds(pg, as_json, text, held):
+    query = f"SELECT $${text}$$::json"
+    if held:
+        assert kept(as_json(encode(pg, query, ["JSON"]))) == [kept(json.loads(text))]
+    else:
+        assert refused(pg, query, ["JSON"])[0] == "22032"
+        assert encode(pg, query, ["Nullable(JSON)"], "null") == b"\x01"
+
+
+def test_json_takes_json(pg):
     assert refused(pg, "SELECT 'x'::text", ["JSON"])[0] == "42846"
-    assert encode(pg, "SELECT null::json", ["JSON"]) == b"\x02{}"
+    assert encode(pg, "SELECT null::json", ["JSON "]) == b"\x02{}"
+
+
+def test_any_document_is_the_same_or_refused(pg, as_json):
+    """Documents drawn so that neighbours in arrays differ in type."""
+    chooser = random.Random(7)
+    leaves = [None, True, False, 0, 1, -1, 2 ** 53 + 1, 2 ** 64 - 1, -2 ** 63, 1.5, -0.25, 1e300, "", "x", "1", "2020-01-01", "true", "a.b"]
+
+    def draw(depth):
+        kind = chooser.choice("llao" if depth < 4 else "l")
+        if kind == "l":
+            return chooser.choice(leaves)
+        if kind == "a":
+            few = [chooser.choice(leaves) for _ in range(2)]
+            return [chooser.choice(few) if chooser.random() < 0.5 else draw(depth + 1) for _ in range(chooser.randrange(4))]
+        return {chooser.choice(["a", "b", "c c", "D", ""]): draw(depth + 1) for _ in range(chooser.randrange(4))}
+
+    held, data = [], b""
+    for document in [{"k": draw(0), "l": draw(1)} for _ in range(1500)]:
+        encoded = encode(pg, f"SELECT $${json.dumps(document)}$$::json", ["Nullable(JSON)"], "null")
+        if encoded[0] == 0:
+            held.append(document)
+            data += encoded[1:]
+    assert 500 < len(held) < 1450
+    for document, found in zip(held, as_json(data), strict=True):
+        assert kept(found) == kept(document), document
+
+
+def test_an_object_of_many_names_takes_no_longer_than_many_objects(pg):
+    """Its names are not compared each with each."""
+    wide = "SELECT ('{' || string_agg(format('\"%s\":1', 'name ' || i), ',') || '}')::json FROM generate_series(1, 200000) i"
+    narrow = ("SELECT ('{\"a\":[' || string_agg(format('{\"%s\":1}', 'name ' || i), ',') || ']}')::json"
+              " FROM generate_series(1, 200000) i")
+    seconds = [pg.execute("SELECT etl_test.rowbinary_seconds(%s, %s, 1)", (query, ["JSON"])).fetchone()[0]
+               for query in (narrow, wide)]
+    assert seconds[1] < 10 * seconds[0] + 1, seconds
 
 
 OTHER_ARRAYS = [

@@ -360,10 +360,12 @@ static bool
 put_document(const EtlRowBinaryCodec *codec, const char *json, uint32 len,
 			 StringInfo out, EtlValueError *error)
 {
+	if (codec->convert)
+		json = to_utf8(json, &len);
 	if (!etl_rowbinary_json_holds(json, len))
 		return etl_rowbinary_refuse(codec, ERRCODE_INVALID_JSON_TEXT,
 									"would not be the same in", error);
-	put_text(codec, out, json, len);
+	put_string(out, json, len);
 	return true;
 }
 

@@ -299,8 +299,12 @@ ch_start_insert(EtlConnection *connection, const char *sql, EtlPhase phase, bool
 						   "&max_partitions_per_insert_block=0"
 						   "&insert_deduplication_token=");
 	put_encoded(&url, token);
-	if (json)					/* older servers do not know it */
-		appendStringInfoString(&url, "&input_format_binary_read_json_as_string=1");
+	if (json)					/* older servers do not know all of them */
+		appendStringInfoString(&url, "&input_format_binary_read_json_as_string=1"
+							   "&input_format_try_infer_dates=0"
+							   "&input_format_try_infer_datetimes=0"
+							   "&input_format_json_try_infer_numbers_from_strings=0"
+							   "&type_json_skip_duplicated_paths=0");
 	appendStringInfoString(&url, "&query=");
 	put_encoded(&url, sql);
 
