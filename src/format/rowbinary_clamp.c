@@ -6,8 +6,9 @@
  * Comes into play when a value was refused, so it may take its time; numbers
  * beyond int64 are calculated with numeric's own functions.
  *
- * NaN, an array of other dimensions, a text that is too long have nothing
- * near: they stay refused.
+ * Times are cut to the type's digits, not rounded, so that none gets into the
+ * next second or day.  NaN, an array of other dimensions, a text that is too
+ * long have nothing near: they stay refused.
  *
  *-------------------------------------------------------------------------
  */
