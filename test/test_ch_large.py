@@ -11,6 +11,20 @@ from harness.tls import Authority
 from harness.wait import wait_until
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("size", [64, pytest.param(200, marks=pytest.mark.long)])
+def test_a_large_row_by_copy_and_stream(server, db, ch, lake, start, size):
+    """In MB; a value that is left alone comes from the live row."""
+    server.psql("CREATE TABLE t (id int PRIMARY KEY, n int, big text); ALTER TABLE t ALTER big SET STORAGE external;"
+                f"INSERT INTO t SELECT 1, 0, repeat(md5('x'), {size << 15})", db)
+    start("t")
+    server.wait_for("p", db, timeout=400)
+    server.sql(f"INSERT INTO t SELECT 2, 0, repeat(md5('y'), {size << 15}); UPDATE t SET n = 1", db=db)
+    server.wait_for("p", db, timeout=400)
+    there = ch.query(f"SELECT id, n, length(big), lower(hex(MD5(big))) FROM {lake}.public_t_current ORDER BY id")
+    assert there == server.sql("SELECT id, n, length(big), md5(big) FROM t ORDER BY id", db=db)
+
+
 def test_two_hundred_small_tables_at_once(server, db, ch, lake):
     """Copied, changed in one transaction, emptied, dropped: a fraction of a second each."""
     names = [f"small_{i}" for i in range(200)]
