@@ -55,6 +55,7 @@ typedef struct EtlHttpRequest
 	bool		fast;			/* zstd: for speed at the cost of size */
 	Size		response_limit; /* bytes kept; 0 = 64 kB */
 	int			timeout;		/* ms for this one, if less than the pool's; 0 */
+	bool		once;			/* never send it twice, on a connection of its own */
 	bool		connect_only;	/* connect, TLS included, and send nothing; ends
 								 * ANSWERED with status 0 */
 } EtlHttpRequest;

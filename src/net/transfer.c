@@ -493,6 +493,16 @@ request_options(EtlHttpTransfer *t, const EtlHttpRequest *request)
 		SET(CURLOPT_USERNAME, request->user);
 		SET(CURLOPT_PASSWORD, request->password ? request->password : "");
 	}
+	/*
+	 * A connection that was used before may be closed by the time it is used
+	 * again, so libcurl repeats a request that gets no answer there.  It may
+	 * have been taken all the same.
+	 */
+	if (request->once)
+	{
+		SET(CURLOPT_FRESH_CONNECT, 1L);
+		SET(CURLOPT_FORBID_REUSE, 1L);
+	}
 	SET(CURLOPT_URL, request->url);
 	SET(CURLOPT_HTTPHEADER, t->headers);
 	return ok;
