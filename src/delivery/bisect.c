@@ -195,11 +195,17 @@ filter(EtlUnit *unit)
  * Make the top window ready to be sent for the first time.  False when there
  * is nothing to send in it: it is gone then, and the caller looks again.
  *
- * A window that is sent again is not touched: a retry has the same bytes.
+ * A window that is sent again is not touched: a retry has the same bytes.  But
+ * the rows of a table that has left the stream meanwhile are not sent again at
+ * all: a newer copy may have taken its place.
  */
 bool
 etl_window_prepare(EtlUnit *unit)
 {
+	if (top(unit)->prepared && unit->target &&
+		unit->lane->sender->callbacks->skipped(unit->lane->sender->arg,
+											   unit->items[top(unit)->start].table))
+		top(unit)->prepared = false;
 	if (!top(unit)->prepared)
 	{
 		filter(unit);

@@ -153,11 +153,27 @@ is_being_replaced(EtlWriter *writer, const EtlGeneration *generation)
 }
 
 /*
- * The destination says that a table of ours is missing.  If the table is
- * being copied again, its changes have nowhere to go until the new copy is
- * there, and need not; if nothing of ours is there, the pipeline is made to
- * fail.  Else false: the table is to be set aside, also if the destination
- * cannot be asked.
+ * Is nothing of this generation needed any more?  A newer one has taken over
+ * what it had, or the table has left the pipeline.
+ */
+static bool
+is_past(EtlWriter *writer, const EtlGeneration *generation)
+{
+	EtlTableSlot *slot = &etl_shared->tables[generation->slot];
+	bool		past;
+
+	LWLockAcquire(&writer->pipeline->lock, LW_SHARED);
+	past = slot->relid != generation->relid ||
+		slot->owned[0].generation > generation->generation;
+	LWLockRelease(&writer->pipeline->lock);
+	return past;
+}
+
+/*
+ * The destination says that a table of ours is missing.  If it is not needed
+ * any more, or being copied again, its changes have nowhere to go and need
+ * not; if nothing of ours is there, the pipeline is made to fail.  Else false:
+ * the table is to be set aside, also if the destination cannot be asked.
  */
 bool
 etl_writer_missing(EtlWriter *writer, EtlGeneration *generation)
@@ -168,6 +184,11 @@ etl_writer_missing(EtlWriter *writer, EtlGeneration *generation)
 
 	if (writer->config->routine->find_generations == NULL || writer->failing)
 		return writer->failing;
+	if (is_past(writer, generation))
+	{
+		generation->out = true;
+		return true;
+	}
 	if (is_being_replaced(writer, generation))
 	{
 		etl_writer_resync(writer, NULL, 0, generation->slot, generation->generation,
