@@ -335,6 +335,11 @@ complete_rows(EtlUnit *unit)
 			etl_window_split(unit, window->count / 2);
 			return true;
 		}
+		if (result.status == ETL_FATAL)
+		{
+			pipeline_fails(sender, &result);
+			return false;
+		}
 		if (result.status != ETL_DONE)
 		{
 			etl_lane_failed(unit->lane, &result);

@@ -10,7 +10,8 @@
  * older one.
  *
  * A row that is not found, or whose value the destination does not know, parks
- * its table: never NULL, never a guess.
+ * its table: never NULL, never a guess.  So does a destination that cannot be
+ * asked about the table at all.
  *
  *-------------------------------------------------------------------------
  */
@@ -150,13 +151,19 @@ ask(ReadBack *call, EtlItem *items, int nitems, bool former, EtlResult *result)
 	return n;
 }
 
-/* Nobody can complete the row: its table is parked. */
+/* The table cannot go on from its first row that is incomplete. */
 static void
-give_up(EtlWriter *writer, EtlGeneration *generation, const EtlItem *item)
+give_up(EtlWriter *writer, EtlGeneration *generation, const EtlItem *items, int nitems,
+		int sqlstate, const char *message, const char *hint)
 {
-	etl_writer_callbacks.park(writer, generation->index, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							  ETL_INCOMPLETE_MESSAGE, ETL_INCOMPLETE_HINT,
-							  item->commit_lsn, item->ordinal);
+	for (int i = 0; i < nitems; i++)
+	{
+		if (!(items[i].flags & ETL_ITEM_INCOMPLETE) || items[i].table != generation->index)
+			continue;
+		etl_writer_callbacks.park(writer, generation->index, sqlstate, message, hint,
+								  items[i].commit_lsn, items[i].ordinal);
+		return;
+	}
 }
 
 /* All incomplete rows of one generation among the items. */
@@ -181,16 +188,13 @@ read_back_generation(EtlWriter *writer, EtlGeneration *generation, EtlItem *item
 	pfree(call.items);
 	if (result->status == ETL_TOO_LARGE && n == 1)
 		result->status = ETL_DONE;	/* and it stays as it is */
-	if (result->status != ETL_DONE)
-		return;
-
-	/* the first row that nobody can complete parks the table */
-	for (int i = 0; i < nitems; i++)
+	if (result->status == ETL_DONE)
+		give_up(writer, generation, items, nitems, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+				ETL_INCOMPLETE_MESSAGE, ETL_INCOMPLETE_HINT);
+	else if (result->status == ETL_PARK || result->status == ETL_REJECTED)
 	{
-		if (!(items[i].flags & ETL_ITEM_INCOMPLETE) || items[i].table != generation->index)
-			continue;
-		give_up(writer, generation, &items[i]);
-		break;
+		give_up(writer, generation, items, nitems, result->sqlstate, result->message, result->hint);
+		result->status = ETL_DONE;
 	}
 }
 
