@@ -438,6 +438,9 @@ typedef struct EtlConnectArgs
 	bool		is_superuser;	/* of the pipeline's owner */
 	bool		(*is_tracked) (Oid relid);	/* is this a table of the pipeline
 											 * now? NULL: not known here */
+	int			(*exists) (Oid relid);	/* is there such a relation in the
+										 * database now?  1 or 0, -1: ask again
+										 * later; NULL: not known here */
 } EtlConnectArgs;
 
 typedef struct EtlDestinationRoutine

@@ -25,6 +25,7 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "catalog/bracket.h"
 
@@ -136,4 +137,31 @@ bool
 etl_extension_present(void)
 {
 	return OidIsValid(get_extension_oid("etl", true));
+}
+
+typedef struct Existence
+{
+	Oid			relid;
+	bool		exists;
+} Existence;
+
+static void
+look_for_relation(void *arg)
+{
+	Existence  *existence = arg;
+
+	existence->exists = SearchSysCacheExists1(RELOID, ObjectIdGetDatum(existence->relid));
+}
+
+int
+etl_relation_exists(Oid relid)
+{
+	Existence	existence = {relid, false};
+
+	if (IsTransactionState())
+		look_for_relation(&existence);
+	else if (!etl_bracket_try(ETL_BRACKET_READ, "etl: looking for a table",
+							  look_for_relation, &existence))
+		return -1;
+	return existence.exists;
 }

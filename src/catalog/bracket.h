@@ -41,4 +41,10 @@ extern bool etl_bracket_try(EtlBracketKind kind, const char *name, void (*body) 
 /* Is the extension still there?  Call in a bracket. */
 extern bool etl_extension_present(void);
 
+/*
+ * Is there a relation with this OID now?  1 or 0, -1 when a lock is in the
+ * way.  In a transaction, or in a bracket of its own; not in a decoder.
+ */
+extern int	etl_relation_exists(Oid relid);
+
 #endif							/* ETL_BRACKET_H */

@@ -200,6 +200,7 @@ connect_destination(EtlSyncGroup *group)
 		.incarnation = etl_worker_args.incarnation,
 		.is_superuser = group->owner_is_superuser,
 		.is_tracked = etl_worker_is_tracked,
+		.exists = etl_relation_exists,
 	};
 	MemoryContext context;
 	EtlBackoff	backoff = {0};

@@ -548,6 +548,7 @@ etl_writer_connect(EtlWriter *writer)
 		.incarnation = etl_worker_args.incarnation,
 		.is_superuser = owner_is_superuser,
 		.is_tracked = etl_worker_is_tracked,
+		.exists = etl_relation_exists,
 	};
 	EtlBackoff	backoff = {0};
 
