@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from harness import rss_anon
 from harness.clickhouse import exception, exception_in_body, exception_without_tag
 from harness.clickhouse_equal import assert_current, assert_log
 from harness.pipeline import FAST, clickhouse, drop, quoted
@@ -296,6 +297,101 @@ def test_answers_that_are_cut(server, db, ch, lake, start, action, apply):
     server.wait_for("p", db)
     assert_current(server, db, ch, lake, ["public.t", "public.u"])
     assert ours(ch, lake) == []
+
+
+# -- what would be the same each time ----------------------------------------------------
+
+DECIDED = [(57, "TABLE_ALREADY_EXISTS", 500, "CREATE TABLE"), (70, "CANNOT_CONVERT_TYPE", 500, "INSERT"), (386, "NO_COMMON_TYPE", 500, "CREATE TABLE"),
+           (386, "NO_COMMON_TYPE", 500, "INSERT"), (359, "TABLE_SIZE_EXCEEDS_MAX_DROP_SIZE_LIMIT", 500, "CREATE TABLE"),
+           (395, "FUNCTION_THROW_IF_VALUE_IS_NON_ZERO", 500, "INSERT"), (478, "UNKNOWN_POLICY", 500, "CREATE TABLE")]
+
+
+@pytest.mark.parametrize("code, name, status, where", DECIDED, ids=[f"{c[1]}-{c[3]}" for c in DECIDED])
+def test_what_does_not_pass_is_not_tried_for_ever(server, db, ch, lake, start, code, name, status, where):
+    """It parks its table; nothing of it holds up the others."""
+    start("t", "u", start=False)
+    server.sql("SELECT etl.start_pipeline('p')", db=db)
+    server.wait_for("p", db)
+    name_of = "_etl_sync_" if where == "CREATE TABLE" else "public_t`"
+    ch.proxy.plan(exception(code, name, status, contains=f"{where} {'INTO ' if where == 'INSERT' else ''}`{lake}`.`{name_of}", count=None))
+    server.sql("SELECT etl.resync_table('p', 't')" if where == "CREATE TABLE" else "INSERT INTO t VALUES (100, 'a')", db=db)
+    table = parked(server, db, "public.t")
+    assert f"ClickHouse reports error {code}" in table["error"] and table["hint"], table
+    server.sql("INSERT INTO u VALUES (100, 'a')", db=db)
+    assert server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
+    assert_current(server, db, ch, lake, "public.u")
+    ch.proxy.plan()
+    server.sql("SELECT etl.retry_table('p')", db=db)
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, ["public.t", "public.u"])
+
+
+TOASTED = "CREATE TABLE t (k text PRIMARY KEY, n int, big text); ALTER TABLE t ALTER big SET STORAGE EXTERNAL; CREATE TABLE u (id int PRIMARY KEY, v text)"
+# the first of two new rows lacks a value that is nowhere but at ClickHouse
+HOLE = "BEGIN; UPDATE t SET n = 1; UPDATE t SET big = 'short'; COMMIT"
+
+
+@pytest.mark.parametrize("code, name", [(47, "UNKNOWN_IDENTIFIER"), (60, "UNKNOWN_TABLE"), (62, "SYNTAX_ERROR")])
+def test_a_table_that_cannot_be_asked_is_parked(server, db, ch, lake, start, code, name):
+    """For values that only ClickHouse has; what it says of the query has keys of rows, and is not shown."""
+    server.sql(TOASTED + "; INSERT INTO t VALUES ('geheim', 0, repeat('b', 9000)); CREATE PUBLICATION pub FOR TABLE t, u", db=db)
+    clickhouse(server, db, ch, lake, options_=FAST)
+    server.wait_for("p", db)
+    since = server.log_size()
+    ch.proxy.plan(exception(code, name, 404, "Missing: 'geheim' (GEHEIM) in scope SELECT", contains="argMax", count=None))
+    server.sql(HOLE, db=db)
+    table = parked(server, db, "public.t")
+    assert table["error"] == f"ClickHouse reports error {code} ({name})" and "geheim" not in table["hint"], table
+    server.sql("INSERT INTO u VALUES (1, 'a')", db=db)
+    assert server.value("SELECT etl.wait_for('p', allow_parked => true)", db=db)
+    assert_current(server, db, ch, lake, "public.u")
+    assert "geheim" not in server.log(since) and server.value("SELECT count(*) FROM etl.error_log WHERE message ILIKE '%%geheim%%'", db=db) == 0
+    ch.proxy.plan()
+    server.sql("SELECT etl.retry_table('p')", db=db)
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, "public.t")
+
+
+def test_on_error_stop_stops_where_a_table_cannot_be_asked(server, db, ch, lake, start):
+    server.sql(TOASTED + "; INSERT INTO t VALUES ('k', 0, repeat('b', 9000)); CREATE PUBLICATION pub FOR TABLE t", db=db)
+    clickhouse(server, db, ch, lake, options_={**FAST, "on_error": "stop"})
+    server.wait_for("p", db)
+    ch.proxy.plan(exception(47, "UNKNOWN_IDENTIFIER", 404, contains="argMax", count=None))
+    server.sql(HOLE, db=db)
+    wait_until(lambda: server.status("p", db)["state"] == "failed", 30, "failed")
+    ch.proxy.plan()
+    server.sql("SELECT etl.start_pipeline('p')", db=db)
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, "public.t")
+
+
+@pytest.mark.parametrize("before", ["x", "xx"])
+def test_a_long_text_is_cut_between_characters(server, db, ch, lake, start, before):
+    ch.proxy.plan(exception(36, "BAD_ARGUMENTS", 400, before + "ü" * 400, contains="CREATE TABLE", count=None))
+    start("t")
+    error = parked(server, db, "public.t")["error"]
+    told = "ClickHouse reports error 36: " + before
+    assert error.startswith(told) and set(error[len(told):]) == {"ü"} and len(error) > 150, error
+
+
+def test_answers_leave_nothing_in_memory(server, db, ch, lake, start):
+    """Newer servers send a word with each answer, which is looked for in the body."""
+    start("t", options={"max_batch_events": 1, "max_batch_delay": "0"})
+    server.wait_for("p", db)
+    writer, = server.backends("etl writer", db)
+    ch.proxy.plan({"action": "status", "status": 200, "headers": {"X-ClickHouse-Exception-Tag": "a" * 8000}, "contains": "INSERT", "count": None})
+    sizes = []
+    for first in (1000, 2000):
+        server.sql("INSERT INTO t SELECT g, 'a' FROM generate_series(%s::int, %s::int) g", (first, first + 799), db)
+        server.wait_for("p", db)
+        sizes.append(rss_anon(writer))
+    assert sizes[1] - sizes[0] < 2 * 1024 * 1024, sizes
+
+
+# -- secrets --------------------------------------------------------------------------------
+
+
+# -- the event log ---------------------------------------------------------------------------
 
 
 # -- slow, or gone in the middle ---------------------------------------------------------

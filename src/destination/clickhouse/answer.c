@@ -13,16 +13,23 @@
  *	 the table			 it is gone, not what it was, or cannot be made like
  *						 that: parked
  *
+ * What is about a statement or a table, and would be the same each time, must
+ * not be among those of the moment: it would be tried for ever, and the slot
+ * would keep all WAL from there on.
+ *
  * An answer without a number was not given by ClickHouse, or not for a
  * statement: then the general classes of HTTP hold, but no row is blamed.
  * An exception may also come behind a status of 200, in the body.
  *
- * Messages of the server may quote values, where it could not read data; of
- * those only number and name are passed on.
+ * Messages of the server quote the values that it could not read, and the
+ * query that it could not run, in which are the keys of rows.  Only those
+ * about DDL are passed on; of all others number and name.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include "mb/pg_wchar.h"
 
 #include "compat.h"
 #include "destination/clickhouse/clickhouse.h"
@@ -43,20 +50,23 @@ typedef struct Class
 	EtlStatus	status;			/* of DDL and reads */
 	EtlStatus	insert;			/* of an INSERT */
 	int			sqlstate;
-	bool		quotes;			/* its text may have values */
+	bool		ddl;			/* the hint is also one for DDL */
 	const char *hint;
 } Class;
 
 #define LATER(code) \
 	{code, ETL_RETRY, ETL_RETRY, ERRCODE_FDW_UNABLE_TO_CREATE_EXECUTION, false, NULL}
 #define ROWS(code) \
-	{code, ETL_PARK, ETL_REJECTED, ERRCODE_DATA_EXCEPTION, true, \
+	{code, ETL_PARK, ETL_REJECTED, ERRCODE_DATA_EXCEPTION, false, \
 		"Perhaps the table at the destination was altered; etl.retry_table() makes it again."}
-#define TABLE(code, sqlstate) \
-	{code, ETL_PARK, ETL_PARK, sqlstate, false, \
+#define TABLE(code, sqlstate, ddl) \
+	{code, ETL_PARK, ETL_PARK, sqlstate, ddl, \
 		"If somebody else has changed or dropped the table at the destination, etl.retry_table() makes it again."}
 #define MADE(code) \
-	{code, ETL_PARK, ETL_REJECTED, ERRCODE_FDW_ERROR, true, NULL}
+	{code, ETL_PARK, ETL_REJECTED, ERRCODE_FDW_ERROR, false, \
+		"Perhaps the table at the destination was altered; etl.retry_table() makes it again."}
+#define KEPT(code, sqlstate, hint) \
+	{code, ETL_PARK, ETL_PARK, sqlstate, true, hint}
 #define LOGIN(code) \
 	{code, ETL_ENDPOINT, ETL_ENDPOINT, ERRCODE_INVALID_PASSWORD, false, \
 		"Check user and password in the user mapping of the pipeline's owner."}
@@ -101,6 +111,7 @@ static const Class classes[] = {
 	LATER(1001),				/* STD_EXCEPTION */
 	LATER(1002),				/* UNKNOWN_EXCEPTION */
 	ROWS(6),					/* CANNOT_PARSE_TEXT */
+	ROWS(25),					/* CANNOT_PARSE_ESCAPE_SEQUENCE */
 	ROWS(26),					/* CANNOT_PARSE_QUOTED_STRING */
 	ROWS(27),					/* CANNOT_PARSE_INPUT_ASSERTION_FAILED */
 	ROWS(32),					/* ATTEMPT_TO_READ_AFTER_EOF */
@@ -109,28 +120,75 @@ static const Class classes[] = {
 	ROWS(41),					/* CANNOT_PARSE_DATETIME */
 	ROWS(53),					/* TYPE_MISMATCH */
 	ROWS(69),					/* ARGUMENT_OUT_OF_BOUND */
+	ROWS(70),					/* CANNOT_CONVERT_TYPE */
 	ROWS(72),					/* CANNOT_PARSE_NUMBER */
 	ROWS(117),					/* INCORRECT_DATA */
+	ROWS(120),					/* CANNOT_INSERT_VALUE_OF_DIFFERENT_SIZE_INTO_TUPLE */
+	ROWS(128),					/* TOO_LARGE_ARRAY_SIZE */
+	ROWS(130),					/* CANNOT_READ_ARRAY_FROM_TEXT */
 	ROWS(131),					/* TOO_LARGE_STRING_SIZE */
+	ROWS(153),					/* ILLEGAL_DIVISION */
+	ROWS(190),					/* SIZES_OF_ARRAYS_DONT_MATCH */
 	ROWS(321),					/* VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE */
+	ROWS(376),					/* CANNOT_PARSE_UUID */
+	ROWS(395),					/* FUNCTION_THROW_IF_VALUE_IS_NON_ZERO */
+	ROWS(407),					/* DECIMAL_OVERFLOW */
+	ROWS(467),					/* CANNOT_PARSE_BOOL */
 	ROWS(469),					/* VIOLATED_CONSTRAINT */
-	TABLE(10, ERRCODE_UNDEFINED_COLUMN),	/* NOT_FOUND_COLUMN_IN_BLOCK */
-	TABLE(16, ERRCODE_UNDEFINED_COLUMN),	/* NO_SUCH_COLUMN_IN_TABLE */
-	TABLE(44, ERRCODE_FDW_ERROR),	/* ILLEGAL_COLUMN */
-	TABLE(47, ERRCODE_UNDEFINED_COLUMN),	/* UNKNOWN_IDENTIFIER */
-	TABLE(CH_UNKNOWN_TABLE, ERRCODE_UNDEFINED_TABLE),
-	TABLE(349, ERRCODE_NOT_NULL_VIOLATION), /* CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN */
+	ROWS(691),					/* UNKNOWN_ELEMENT_OF_ENUM */
+	TABLE(7, ERRCODE_UNDEFINED_COLUMN, false),	/* INCORRECT_NUMBER_OF_COLUMNS */
+	TABLE(8, ERRCODE_UNDEFINED_COLUMN, false),	/* THERE_IS_NO_COLUMN */
+	TABLE(10, ERRCODE_UNDEFINED_COLUMN, false), /* NOT_FOUND_COLUMN_IN_BLOCK */
+	TABLE(16, ERRCODE_UNDEFINED_COLUMN, false), /* NO_SUCH_COLUMN_IN_TABLE */
+	TABLE(20, ERRCODE_UNDEFINED_COLUMN, false), /* NUMBER_OF_COLUMNS_DOESNT_MATCH */
+	TABLE(44, ERRCODE_FDW_ERROR, false),	/* ILLEGAL_COLUMN */
+	TABLE(47, ERRCODE_UNDEFINED_COLUMN, false), /* UNKNOWN_IDENTIFIER */
+	TABLE(CH_UNKNOWN_TABLE, ERRCODE_UNDEFINED_TABLE, true),
+	TABLE(122, ERRCODE_FDW_ERROR, false),	/* INCOMPATIBLE_COLUMNS */
+	TABLE(349, ERRCODE_NOT_NULL_VIOLATION, false),	/* CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN */
+	MADE(15),					/* DUPLICATE_COLUMN */
 	MADE(36),					/* BAD_ARGUMENTS */
 	MADE(42),					/* NUMBER_OF_ARGUMENTS_DOESNT_MATCH */
 	MADE(43),					/* ILLEGAL_TYPE_OF_ARGUMENT */
 	MADE(46),					/* UNKNOWN_FUNCTION */
 	MADE(50),					/* UNKNOWN_TYPE */
+	MADE(59),					/* ILLEGAL_TYPE_OF_COLUMN_FOR_FILTER */
 	MADE(62),					/* SYNTAX_ERROR */
+	MADE(63),					/* UNKNOWN_AGGREGATE_FUNCTION */
 	MADE(80),					/* INCORRECT_QUERY */
+	MADE(161),					/* TOO_MANY_COLUMNS */
+	MADE(167),					/* TOO_DEEP_AST */
+	MADE(168),					/* TOO_BIG_AST */
+	MADE(169),					/* BAD_TYPE_OF_FIELD */
+	MADE(170),					/* BAD_GET */
+	MADE(184),					/* ILLEGAL_AGGREGATION */
+	MADE(223),					/* UNEXPECTED_AST_STRUCTURE */
+	MADE(229),					/* QUERY_IS_TOO_LARGE */
 	MADE(248),					/* INVALID_PARTITION_VALUE */
 	MADE(344),					/* SUPPORT_IS_DISABLED */
+	MADE(370),					/* DATA_TYPE_CANNOT_BE_USED_IN_TABLES */
+	MADE(377),					/* ILLEGAL_SYNTAX_FOR_DATA_TYPE */
+	MADE(378),					/* DATA_TYPE_CANNOT_HAVE_ARGUMENTS */
+	MADE(386),					/* NO_COMMON_TYPE */
+	MADE(427),					/* CANNOT_COMPILE_REGEXP */
+	MADE(432),					/* UNKNOWN_CODEC */
+	MADE(433),					/* ILLEGAL_CODEC_PARAMETER */
+	MADE(446),					/* FUNCTION_NOT_ALLOWED */
+	MADE(450),					/* BAD_TTL_EXPRESSION */
 	MADE(455),					/* SUSPICIOUS_TYPE_FOR_LOW_CARDINALITY */
+	MADE(471),					/* INVALID_SETTING_VALUE */
+	MADE(478),					/* UNKNOWN_POLICY */
+	MADE(479),					/* UNKNOWN_DISK */
+	MADE(527),					/* NO_SUITABLE_FUNCTION_IMPLEMENTATION */
 	MADE(549),					/* DATA_TYPE_CANNOT_BE_USED_IN_KEY */
+	MADE(703),					/* INVALID_IDENTIFIER */
+	MADE(721),					/* DEPRECATED_FUNCTION */
+	KEPT(57, ERRCODE_DUPLICATE_TABLE,	/* TABLE_ALREADY_EXISTS */
+		 "Somebody else's table has the name: rename or drop it there, then call etl.retry_table()."),
+	KEPT(CH_TOO_LARGE_TO_DROP, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+		 "Drop the table there, or raise max_table_size_to_drop of the server, then call etl.retry_table()."),
+	KEPT(630, ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST,	/* HAVE_DEPENDENT_OBJECTS */
+		 "Drop there what depends on the table, then call etl.retry_table()."),
 	LOGIN(192),					/* UNKNOWN_USER */
 	LOGIN(193),					/* WRONG_PASSWORD */
 	LOGIN(194),					/* REQUIRED_PASSWORD */
@@ -167,23 +225,45 @@ has_bytes(const char *data, Size len, const char *text)
 	return false;
 }
 
-/*
- * An exception in the body of an answer that began with 200?  Newer servers
- * frame it with a word of the answer's header; from older ones it may be all
- * there is.  Data may have any bytes, so both are looked for where they stand.
- */
-static bool
-has_exception(const EtlHttpResponse *response)
+/* Newer servers frame an exception in a body with a word of the answer's header. */
+static const char *
+find_frame(const char *data, Size len, const char *tag)
 {
-	const char *tag = response->header(response, "X-ClickHouse-Exception-Tag");
+	static const char word[] = "__exception__\r\n";
+	Size		word_len = sizeof(word) - 1;
+	Size		tag_len = strlen(tag);
 
-	if (response->raw_body == NULL)
-		return false;
-	if (response->raw_body_len > 6 && memcmp(response->raw_body, "Code: ", 6) == 0 &&
-		has_bytes(response->raw_body, Min(response->raw_body_len, 200), "Exception: "))
-		return true;
-	return tag != NULL && tag[0] != '\0' &&
-		has_bytes(response->raw_body, response->raw_body_len, psprintf("__exception__\r\n%s", tag));
+	for (Size i = 0; i + word_len + tag_len <= len; i++)
+		if (data[i] == word[0] && memcmp(data + i, word, word_len) == 0 &&
+			memcmp(data + i + word_len, tag, tag_len) == 0)
+			return data + i;
+	return NULL;
+}
+
+/*
+ * Where the exception is in the body of an answer, NULL if there is none.
+ * Behind a status of 200 it is framed, or, from older servers, all there is.
+ * Data may have any bytes, so both are looked for where they stand.
+ */
+static const char *
+find_exception(const EtlHttpResponse *response)
+{
+	const char *data = response->raw_body;
+	const char *tag;
+	const char *frame;
+
+	if (data == NULL || response->body == NULL)
+		return NULL;
+	if (response->status != 200)
+		return response->body;
+	if (response->raw_body_len > 6 && memcmp(data, "Code: ", 6) == 0 &&
+		has_bytes(data, Min(response->raw_body_len, 200), "Exception: "))
+		return response->body;
+	tag = response->header(response, "X-ClickHouse-Exception-Tag");
+	if (tag == NULL || tag[0] == '\0')
+		return NULL;
+	frame = find_frame(data, response->raw_body_len, tag);
+	return frame ? response->body + (frame - data) : NULL;
 }
 
 /* Number of the exception, 0 for none. */
@@ -196,40 +276,57 @@ exception_code(const EtlHttpResponse *response)
 
 	if (header && (code = atoi(header)) > 0)
 		return code;
-	if (response->body == NULL || (response->status == 200 && !has_exception(response)))
-		return 0;
-	found = strstr(response->body, "Code: ");
+	found = find_exception(response);
+	found = found ? strstr(found, "Code: ") : NULL;
 	return found && (code = atoi(found + 6)) > 0 ? code : 0;
 }
 
-/* The part of "Code: 60. DB::Exception: text. (NAME) (version 1)" between the numbers. */
+/*
+ * The name in "Code: 60. DB::Exception: text. (NAME) (version 1)".  The text
+ * may have anything in it, so only the last one will do, and none of a body
+ * that was cut.
+ */
+static void
+copy_name(const EtlHttpResponse *response, const char *text, char *out, Size size)
+{
+	const char *version = NULL;
+	const char *name;
+	const char *at = text;
+
+	while ((at = strstr(at, ") (version ")) != NULL)
+		version = at++;
+	if (version == NULL || response->truncated)
+		return;
+	for (name = version; name > text; name--)
+		if (!((name[-1] >= 'A' && name[-1] <= 'Z') || (name[-1] >= '0' && name[-1] <= '9') ||
+			  name[-1] == '_'))
+			break;
+	if (name > text && name[-1] == '(' && name < version)
+		snprintf(out, size, " (%.*s)", (int) (version - name), name);
+}
+
+/* What is said of the exception behind its number. */
 static void
 copy_text(const EtlHttpResponse *response, bool name_only, char *out, Size size)
 {
-	const char *begin = response->body ? strstr(response->body, "Exception: ") : NULL;
+	const char *begin = find_exception(response);
 	const char *end;
-	Size		len;
+	int			room = (int) size - 3;
 
 	out[0] = '\0';
+	begin = begin ? strstr(begin, "Exception: ") : NULL;
 	if (begin == NULL)
 		return;
 	begin += strlen("Exception: ");
+	if (name_only)
+	{
+		copy_name(response, begin, out, size);
+		return;
+	}
 	end = strstr(begin, " (version ");
 	if (end == NULL)
 		end = begin + strcspn(begin, "\n");
-	if (name_only)
-	{
-		const char *name = end;
-
-		while (name > begin && *name != '(')
-			name--;
-		if (*name != '(')
-			return;
-		begin = name;
-	}
-	len = Min((Size) (end - begin), size - 1);
-	memcpy(out, begin, len);
-	out[len] = '\0';
+	snprintf(out, size, ": %.*s", pg_mbcliplen(begin, (int) (end - begin), room), begin);
 	for (char *p = out; *p; p++)
 		if (*p == '\n' || *p == '\t' || *p == '\r')
 			*p = ' ';
@@ -283,15 +380,14 @@ ch_classify(const EtlHttpResponse *response, ChKind kind, EtlResult *result)
 		status = ETL_RETRY;
 	else
 		status = kind == CH_INSERT ? ETL_REJECTED : ETL_PARK;
-	/* rows, and queries for rows by key, come back in texts; DDL has no values */
-	copy_text(response, kind != CH_CHANGE && (class == NULL || class->quotes), text, sizeof(text));
+	copy_text(response, kind != CH_CHANGE, text, sizeof(text));
 	etl_result_set(result, status, class ? class->sqlstate : ERRCODE_FDW_ERROR,
-				   "ClickHouse reports error %d%s%s", code, text[0] ? ": " : "", text);
+				   "ClickHouse reports error %d%s", code, text);
 	result->rejected = -1;
 	result->retry_after = response->retry_after;
 	if (code == TOO_MANY_PARTS && result->retry_after < TOO_MANY_PARTS_WAIT)
 		result->retry_after = TOO_MANY_PARTS_WAIT;
-	if (status == ETL_PARK && kind == CH_CHANGE && code != CH_UNKNOWN_TABLE)
+	if (status == ETL_PARK && kind == CH_CHANGE && !(class && class->ddl))
 		strlcpy(result->hint, OPTIONS_HINT, sizeof(result->hint));
 	else if (class && class->hint)
 		strlcpy(result->hint, class->hint, sizeof(result->hint));

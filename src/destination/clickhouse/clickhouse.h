@@ -186,6 +186,7 @@ typedef enum ChKind
 
 /* Codes of ClickHouse's exceptions that somebody asks for. */
 #define CH_UNKNOWN_TABLE	60
+#define CH_TOO_LARGE_TO_DROP 359
 
 /* Rows of a SELECT in RowBinary, read one value after the other. */
 typedef struct ChRows
