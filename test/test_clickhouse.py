@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from harness.clickhouse import exception, exception_in_body, exception_without_tag
 from harness.clickhouse_equal import assert_current, assert_log
-from harness.pipeline import FAST, clickhouse
+from harness.pipeline import FAST, clickhouse, drop
 from harness.wait import wait_until
 from harness.workload import Workload
 
@@ -207,6 +207,28 @@ def test_names(server, db, ch, lake, start):
         assert_current(server, db, ch, lake, 'public."' + n.replace('"', '""') + '"', target=name + "_current")
     long = [t["destination_table"] for t in tables.values() if t["table_name"] in ("ü" * 31, "表" * 21)]
     assert all(len(n.encode()) < 213 and "_h" in n for n in long), long
+
+
+def test_names_of_a_database_in_latin1(server, ch, lake):
+    """What ClickHouse would not read as UTF-8 has no name there, unless one is chosen."""
+    server.sql("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    try:
+        server.sql("CREATE EXTENSION etl", db="latin")
+        server.sql('CREATE TABLE "größe" (id int PRIMARY KEY, v text); INSERT INTO "größe" VALUES (1, chr(233)); CREATE TABLE t (id int PRIMARY KEY)', db="latin")
+        server.sql('CREATE PUBLICATION pub FOR TABLE "größe", t', db="latin")
+        clickhouse(server, "latin", ch, lake, options_=FAST)
+        table = parked(server, "latin", "public.größe")
+        assert "the table's name cannot be converted to UTF-8" == table["error"] and "destination_table" in table["hint"], table
+        server.sql("""SELECT etl.alter_table('p', '"größe"', '{"destination_table": "size"}'); SELECT etl.alter_table('p', 't', '{"destination_table": "länge"}');
+                      SELECT etl.retry_table('p')""", db="latin")
+        assert "option destination_table" in parked(server, "latin", "public.t")["error"]
+        wait_others(server, "latin")
+        server.sql('UPDATE "größe" SET v = v || v', db="latin")
+        wait_others(server, "latin")
+        assert ch.query(f"SELECT id, v FROM {lake}.size_current") == [(1, "éé")]
+        drop(server, "latin", "p")
+    finally:
+        server.drop_database("latin")
 
 
 def test_names_that_collide(server, db, ch, lake, start):

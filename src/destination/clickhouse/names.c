@@ -176,9 +176,11 @@ ch_names(const char *database, const EtlShape *shape, const EtlOptions *options,
 	if (suffix == NULL)
 		suffix = "";
 	most = MOST_NAME_COST - cost(database) - cost(suffix);
-	if (!ch_name_is_utf8(shape->schema_name) || !ch_name_is_utf8(shape->table_name))
+	if (wanted ? !ch_name_is_utf8(wanted) :
+		!ch_name_is_utf8(shape->schema_name) || !ch_name_is_utf8(shape->table_name))
 	{
 		etl_result_set(result, ETL_PARK, ERRCODE_FEATURE_NOT_SUPPORTED,
+					   wanted ? "the name in option destination_table cannot be converted to UTF-8" :
 					   "the table's name cannot be converted to UTF-8");
 		strlcpy(result->hint, "Choose another name with option destination_table.",
 				sizeof(result->hint));
