@@ -352,6 +352,21 @@ def test_a_table_that_cannot_be_asked_is_parked(server, db, ch, lake, start, cod
     assert_current(server, db, ch, lake, "public.t")
 
 
+def test_a_table_that_is_gone_when_it_is_asked(server, db, ch, lake, start):
+    server.sql(TOASTED + "; INSERT INTO t VALUES ('k', 0, repeat('b', 9000)); INSERT INTO u VALUES (1, 'a'); CREATE PUBLICATION pub FOR TABLE t, u", db=db)
+    clickhouse(server, db, ch, lake, options_=FAST)
+    server.wait_for("p", db)
+    server.sql("INSERT INTO t VALUES ('l', 0, 'x')", db=db)  # the writer knows the place
+    server.wait_for("p", db)
+    ch.execute(f"DROP TABLE {lake}.public_t")
+    server.sql(HOLE, db=db)
+    table = parked(server, db, "public.t")
+    assert table["sqlstate"] == "42P01" and "retry_table" in table["hint"], table
+    server.sql("SELECT etl.retry_table('p')", db=db)
+    server.wait_for("p", db)
+    assert_current(server, db, ch, lake, "public.t")
+
+
 def test_on_error_stop_stops_where_a_table_cannot_be_asked(server, db, ch, lake, start):
     server.sql(TOASTED + "; INSERT INTO t VALUES ('k', 0, repeat('b', 9000)); CREATE PUBLICATION pub FOR TABLE t", db=db)
     clickhouse(server, db, ch, lake, options_={**FAST, "on_error": "stop"})
@@ -392,6 +407,23 @@ def test_answers_leave_nothing_in_memory(server, db, ch, lake, start):
 
 
 # -- the event log ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["SharedMergeTree", "ReplicatedMergeTree"])
+def test_a_log_of_another_engine_has_no_change_twice(server, db, ch, lake, start, engine):
+    """ClickHouse Cloud, Replicated databases: the table that is made is another than was asked for."""
+    start("t", options={"engine": "merge_tree"})
+    server.wait_for("p", db)
+    told = ["public_t", engine, ch.tables(lake)["public_t"]]
+    ch.proxy.plan({"action": "status", "status": 200, "contains": "SELECT name, engine", "count": None, "body": "".join(chr(len(t)) + t for t in told)},
+                  {"action": "hang", "apply": True, "contains": "INSERT INTO"})
+    server.sql("INSERT INTO t VALUES (100, 'a')", db=db)
+    wait_until(lambda: ch.value(f"SELECT count() FROM {lake}.public_t") == 21, 20, "it is there, and nobody knows")
+    writer, = server.backends("etl writer", db)
+    server.value("SELECT pg_terminate_backend(%s)", (writer,))
+    server.sql("INSERT INTO t VALUES (101, 'b')", db=db)
+    server.wait_for("p", db)
+    assert_log(server, db, ch, lake, "public.t")
 
 
 # -- slow, or gone in the middle ---------------------------------------------------------

@@ -12,6 +12,9 @@
  *	 answer.c		what its answer means
  *	 ddl.c			statements that make and unmake tables
  *	 generation.c	life of a generation: begun, published, emptied, dropped
+ *	 step.c			its steps: tried again, and what they leave behind
+ *	 taken.c		names that are taken
+ *	 place.c		where its rows go
  *	 expected.c		is there what should be, and what should not?
  *	 send.c			batches
  *	 readback.c		what is there under the keys of rows with holes
@@ -109,6 +112,14 @@ extern void ch_read_back(EtlConnection *connection, EtlTable *table, int nrows, 
 
 /* --- connection --- */
 
+static inline void
+ch_reset_result(EtlResult *result)
+{
+	memset(result, 0, sizeof(*result));
+	result->rejected = -1;
+	result->retry_after = -1;
+}
+
 #define CH_HEX_LEN		8
 
 /* Where rows of a generation go, as the writer knows it. */
@@ -137,6 +148,7 @@ struct EtlConnection
 	uint16		epoch;
 	uint64		incarnation;
 	bool		(*is_tracked) (Oid relid);
+	int			(*exists) (Oid relid);
 	const char *database;
 	EtlCompression compression;
 	MemoryContext secrets_context;	/* emptied at each connect */
@@ -146,8 +158,11 @@ struct EtlConnection
 	int			in_flight;
 	uint64		sequence;		/* of query ids */
 	Oid			changing;		/* table of the call under way, or none */
+	int			code;			/* of the last answer's exception, 0: none */
 	List	   *unsure;			/* statements that may still run; client.c */
-	bool		has_deduplicate_insert; /* the server knows that setting */
+	List	   *steps;			/* that are tried again; step.c */
+	bool		has_deduplicate_insert; /* the server knows these settings */
+	bool		has_drop_limit; /* max_table_size_to_drop */
 	TimestampTz insert_time;	/* when the last INSERT began, */
 	uint64		insert_waited;	/* and etl_http_waited() then */
 	MemoryContext scratch;		/* of one call */
@@ -212,11 +227,21 @@ extern int	ch_classify(const EtlHttpResponse *response, ChKind kind, EtlResult *
 
 /*
  * Run one statement to its end; everything in CurrentMemoryContext.  "rows"
- * for a statement that ends with FORMAT RowBinary, else NULL; "code" may be
- * NULL.  False when the result is not ETL_DONE.
+ * for a statement that ends with FORMAT RowBinary, else NULL.  False when the
+ * result is not ETL_DONE; connection->code tells more.
  */
 extern bool ch_run(EtlConnection *connection, ChKind kind, const char *sql,
-				   ChRows *rows, int *code, EtlResult *result);
+				   ChRows *rows, EtlResult *result);
+
+/* The same with settings, as they stand in a URL. */
+extern bool ch_run_with(EtlConnection *connection, ChKind kind, const char *settings,
+						const char *sql, ChRows *rows, EtlResult *result);
+
+/* Does nothing that changes the table of the call under way still run?  If so, ETL_RETRY. */
+extern bool ch_is_sure(EtlConnection *connection, EtlResult *result);
+
+/* Must this process end, whatever it waits for? */
+extern bool ch_must_stop(void);
 
 /* Start an INSERT whose data are the spans; "json": with columns of that type. */
 extern EtlHttpTransfer *ch_start_insert(EtlConnection *connection, const char *sql,
@@ -241,6 +266,7 @@ typedef struct ChNames
 /* In CurrentMemoryContext; false when there can be no such names. */
 extern bool ch_names(const char *database, const EtlShape *shape, const EtlOptions *options,
 					 ChNames *names, EtlResult *result);
+extern char *ch_staging_prefix(const EtlConnection *connection, Oid relid);
 extern char *ch_staging_name(const EtlConnection *connection, Oid relid, uint32 generation);
 extern char *ch_old_name(const EtlConnection *connection, Oid relid, uint32 generation);
 
@@ -281,9 +307,29 @@ typedef struct ChFound
 	ChMark		mark;
 } ChFound;
 
+static inline bool
+ch_is_view(const ChFound *found)
+{
+	return strcmp(found->engine, "View") == 0;
+}
+
+static inline bool
+ch_is_generation(const ChFound *found, const EtlTable *table)
+{
+	return found->ours && !ch_is_view(found) && found->mark.relid == table->relid &&
+		found->mark.generation == table->generation;
+}
+
+/* Is it under a name that only unfinished things have? */
+static inline bool
+ch_is_internal(const ChFound *found)
+{
+	return strncmp(found->name, "_etl_", 5) == 0;
+}
+
 /*
- * Tables with one of these names (NULL: none) or with our mark for the table,
- * InvalidOid: for any of the pipeline.
+ * Tables with one of these names (NULL: none), under a staging name of the
+ * table, or with our mark for it, InvalidOid: for any of the pipeline.
  */
 extern bool ch_find(EtlConnection *connection, Oid relid, const char *const *names, int nnames,
 					List **found, EtlResult *result);
@@ -304,10 +350,68 @@ extern bool ch_exchange(EtlConnection *connection, const char *one, const char *
 extern void ch_begin_generation(EtlConnection *connection, EtlTable *table, EtlResult *result);
 extern void ch_publish_generation(EtlConnection *connection, EtlTable *table, EtlResult *result);
 extern void ch_abandon_generation(EtlConnection *connection, EtlTable *table, EtlResult *result);
-extern EtlTarget *ch_read_columns(EtlConnection *connection, EtlTable *table, EtlResult *result);
 extern void ch_truncate(EtlConnection *connection, EtlTable *table, EtlResult *result);
 extern void ch_drop_table(EtlConnection *connection, EtlTable *table, EtlResult *result);
 extern void ch_drop_all(EtlConnection *connection, EtlResult *result);
+
+/* --- step.c --- */
+
+typedef enum ChStepKind
+{
+	CH_STEP_BEGIN,
+	CH_STEP_PUBLISH,
+	CH_STEP_TRUNCATE
+} ChStepKind;
+
+/* A step of a generation that is under way, or tried again. */
+typedef struct ChStep
+{
+	ChStepKind	kind;
+	ChPlaceKey	key;
+	bool		done;			/* but for what is to be dropped */
+	int			failed_drops;
+} ChStep;
+
+/* A call about the table begins: an empty result, the connection's scratch context. */
+extern MemoryContext ch_enter(EtlConnection *connection, Oid relid, EtlResult *result);
+extern ChStep *ch_step_begin(EtlConnection *connection, ChStepKind kind, const EtlTable *table);
+extern void ch_step_end(EtlConnection *connection, ChStep *step, const EtlResult *result);
+
+/* Does nothing run any more that could change what is there?  For writers alone. */
+extern bool ch_settle(EtlConnection *connection, EtlResult *result);
+
+/*
+ * Drop what a step leaves behind: "table" as it was found, under the name that
+ * it has now.  False: not now.  True: it is gone, or stays there, which is noted.
+ */
+extern bool ch_drop_left(EtlConnection *connection, ChStep *step, const ChFound *table,
+						 const char *name, EtlResult *result);
+
+/* --- taken.c --- */
+
+/* What is there under the table's names, and with its mark; may it give way? */
+extern bool ch_look(EtlConnection *connection, const EtlTable *table, ChNames *names, List **found,
+					EtlResult *result);
+
+/*
+ * Has an earlier step of the table left it under one of our names?  Without a
+ * mark there may be what "replace" has put aside.
+ */
+extern bool ch_is_left(EtlConnection *connection, const EtlTable *table, const ChFound *found);
+
+/* Make the name free for a table of ours. */
+extern bool ch_clear_name(EtlConnection *connection, const EtlTable *table, List *found,
+						  const char *name, EtlResult *result);
+
+/* --- place.c --- */
+
+/* The generation's table in "found": under the table's own name, or staging. */
+extern ChFound *ch_find_generation(List *found, const EtlTable *table, const char *base);
+
+/* It is not there. */
+extern void ch_vanished(const EtlTable *table, EtlResult *result);
+
+extern EtlTarget *ch_read_columns(EtlConnection *connection, EtlTable *table, EtlResult *result);
 
 /*
  * Where rows of the table's generation go, asking the server at the first
@@ -316,6 +420,9 @@ extern void ch_drop_all(EtlConnection *connection, EtlResult *result);
  */
 extern ChPlace *ch_place(EtlConnection *connection, const EtlTable *table, EtlResult *result);
 extern void ch_forget_place(EtlConnection *connection, Oid relid, uint32 generation);
+
+/* Of all its generations. */
+extern void ch_forget_places(EtlConnection *connection, Oid relid);
 
 /* --- expected.c --- */
 
@@ -331,7 +438,7 @@ extern void ch_send_poll(EtlConnection *connection, int timeout);
 extern void ch_send_result(EtlConnection *connection, EtlBatch *batch, EtlResult *result);
 extern void ch_send_finish(EtlConnection *connection, EtlBatch *batch);
 
-/* Wait until nothing is under way to the table. */
-extern void ch_send_wait(EtlConnection *connection, Oid relid);
+/* Wait until nothing is under way to the table; not for ever: else ETL_RETRY. */
+extern bool ch_send_wait(EtlConnection *connection, Oid relid, EtlResult *result);
 
 #endif							/* ETL_CLICKHOUSE_H */

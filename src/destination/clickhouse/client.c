@@ -4,10 +4,11 @@
  *	  One statement over HTTP.
  *
  * Statements that change something run to their end while nothing else is
- * done, so they have a deadline of their own.  Past it, or after a connection
- * that broke, nobody knows whether the server still works on one: it is asked
- * for it before the same table is changed again.  Two EXCHANGE TABLES would
- * undo each other.
+ * started, so they have a deadline of their own.  Past it, or after a
+ * connection that broke, or when only something in between has answered,
+ * nobody knows whether the server still works on one: it is asked before
+ * anybody looks what has become of the same table, and changes it again.  Two
+ * EXCHANGE TABLES would undo each other.
  *
  *-------------------------------------------------------------------------
  */
@@ -92,8 +93,8 @@ ch_rows_number(ChRows *rows, int width)
  */
 
 /* A pipeline that is being dropped has stopped long ago. */
-static bool
-must_stop(void)
+bool
+ch_must_stop(void)
 {
 	return etl_worker_role != ETL_ROLE_CHECK && etl_worker_should_stop();
 }
@@ -115,17 +116,16 @@ put_encoded(StringInfo out, const char *text)
 
 /*
  * The address with the parameters of every request; returns the query's id.
- * A query of the stream is named so that a later writer finds it; see
- * ch_place().
+ * "findable": named so that a later writer ends it; see ch_settle().
  */
 static const char *
-put_url(StringInfo out, EtlConnection *connection, EtlPhase phase)
+put_url(StringInfo out, EtlConnection *connection, bool findable)
 {
 	const char *url = etl_option_text(connection->options, "url");
 	const char *scheme_end = strstr(url, "://");
 	const char *path = scheme_end ? strchr(scheme_end + 3, '/') : NULL;
 	const char *query_id = psprintf("etl-%s%s-" UINT64_FORMAT "-" UINT64_FORMAT,
-									phase == ETL_PHASE_COPY ? "copy-" : "", connection->hex,
+									findable ? "" : "copy-", connection->hex,
 									connection->incarnation, ++connection->sequence);
 
 	appendStringInfoString(out, url);
@@ -166,12 +166,15 @@ note_unsure(EtlConnection *connection, const char *query_id)
 	MemoryContextSwitchTo(old);
 }
 
-static bool run(EtlConnection *connection, ChKind kind, const char *sql, ChRows *rows,
-				int *code, EtlResult *result);
+static bool run(EtlConnection *connection, ChKind kind, const char *settings, const char *sql,
+				ChRows *rows, EtlResult *result);
 
-/* Does the server work on none of those about this table any more? */
-static bool
-is_sure(EtlConnection *connection, EtlResult *result)
+/*
+ * Does the server work on none of those about this table any more?  Asked
+ * before it is looked what is there: what runs on may change that.
+ */
+bool
+ch_is_sure(EtlConnection *connection, EtlResult *result)
 {
 	ListCell   *lc;
 
@@ -182,9 +185,9 @@ is_sure(EtlConnection *connection, EtlResult *result)
 
 		if (unsure->relid != connection->changing)
 			continue;
-		if (!run(connection, CH_READ,
+		if (!run(connection, CH_READ, NULL,
 				 psprintf("KILL QUERY WHERE query_id = '%s' TEST FORMAT RowBinary", unsure->query_id),
-				 &rows, NULL, result))
+				 &rows, result))
 			return false;
 		if (rows.len > 0)
 		{
@@ -200,19 +203,24 @@ is_sure(EtlConnection *connection, EtlResult *result)
 }
 
 bool
-ch_run(EtlConnection *connection, ChKind kind, const char *sql, ChRows *rows,
-	   int *code, EtlResult *result)
+ch_run_with(EtlConnection *connection, ChKind kind, const char *settings, const char *sql,
+			ChRows *rows, EtlResult *result)
 {
-	if (code)
-		*code = 0;
-	if (kind == CH_CHANGE && !is_sure(connection, result))
+	connection->code = 0;
+	if (kind == CH_CHANGE && !ch_is_sure(connection, result))
 		return false;
-	return run(connection, kind, sql, rows, code, result);
+	return run(connection, kind, settings, sql, rows, result);
+}
+
+bool
+ch_run(EtlConnection *connection, ChKind kind, const char *sql, ChRows *rows, EtlResult *result)
+{
+	return ch_run_with(connection, kind, NULL, sql, rows, result);
 }
 
 static bool
-run(EtlConnection *connection, ChKind kind, const char *sql, ChRows *rows,
-	int *code, EtlResult *result)
+run(EtlConnection *connection, ChKind kind, const char *settings, const char *sql,
+	ChRows *rows, EtlResult *result)
 {
 	EtlHttpRequest request;
 	EtlHttpTransfer *transfer;
@@ -220,13 +228,16 @@ run(EtlConnection *connection, ChKind kind, const char *sql, ChRows *rows,
 	StringInfoData url;
 	EtlSpan		span = {sql, strlen(sql)};
 	const char *query_id;
-	int			found;
 
 	ch_need_pool(connection);
 	memset(&request, 0, sizeof(request));
 	initStringInfo(&url);
-	/* named like a copy's: a later writer need not find it */
-	query_id = put_url(&url, connection, ETL_PHASE_COPY);
+
+	/* changes of a writer are found by the next one; a sync worker's are not its business */
+	query_id = put_url(&url, connection,
+					   kind == CH_CHANGE && etl_worker_role == ETL_ROLE_WRITER);
+	if (settings)
+		appendStringInfo(&url, "&%s", settings);
 	request.method = "POST";
 	request.url = url.data;
 	request.headers = list_make1("Content-Type: text/plain; charset=UTF-8");
@@ -236,12 +247,13 @@ run(EtlConnection *connection, ChKind kind, const char *sql, ChRows *rows,
 	request.spans = &span;
 	request.response_limit = rows ? MOST_ANSWER : 4096;
 	request.timeout = kind == CH_CHANGE ? CHANGE_TIMEOUT : 0;
-	response = etl_http_perform(connection->http, &request, must_stop, &transfer);
-	found = ch_classify(response, kind, result);
-	if (kind == CH_CHANGE && response->outcome == ETL_HTTP_FAILED)
+	request.once = kind == CH_CHANGE;
+	response = etl_http_perform(connection->http, &request, ch_must_stop, &transfer);
+	connection->code = ch_classify(response, kind, result);
+
+	/* no word of ClickHouse's: it never came there, or is still worked on */
+	if (kind == CH_CHANGE && result->status == ETL_RETRY && connection->code == 0)
 		note_unsure(connection, query_id);
-	if (code)
-		*code = found;
 	if (result->status == ETL_DONE && rows)
 	{
 		memset(rows, 0, sizeof(*rows));
@@ -285,7 +297,7 @@ ch_start_insert(EtlConnection *connection, const char *sql, EtlPhase phase, bool
 	 * of them in one block, with names and types compared.
 	 */
 	initStringInfo(&url);
-	(void) put_url(&url, connection, phase);
+	(void) put_url(&url, connection, phase == ETL_PHASE_STREAM);
 	if (connection->has_deduplicate_insert)
 		appendStringInfoString(&url, "&deduplicate_insert=enable");
 	appendStringInfoString(&url, "&async_insert=0&insert_deduplicate=1"

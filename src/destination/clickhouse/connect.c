@@ -75,6 +75,7 @@ ch_open(const EtlConnectArgs *args)
 	connection->epoch = args->epoch;
 	connection->incarnation = args->incarnation;
 	connection->is_tracked = args->is_tracked;
+	connection->exists = args->exists;
 	connection->database = etl_option_text(args->options, "database");
 	connection->compression = compression_of(etl_option_text(args->options, "compression"));
 	connection->secrets_context = AllocSetContextCreate(CurrentMemoryContext,
@@ -93,7 +94,7 @@ ch_open(const EtlConnectArgs *args)
 	return connection;
 }
 
-/* The password as it is now. */
+/* The password as it is now; false with "result" set if it cannot be read. */
 static bool
 read_password(EtlConnection *connection, EtlResult *result)
 {
@@ -122,16 +123,15 @@ check_rights(EtlConnection *connection, EtlResult *result)
 {
 	StringInfoData sql;
 	ChRows		rows;
-	int			code;
 
 	initStringInfo(&sql);
 	appendStringInfoString(&sql, "CHECK GRANT SELECT, INSERT, ALTER TABLE, CREATE TABLE, DROP TABLE,"
 						   " CREATE VIEW, DROP VIEW ON ");
 	ch_put_identifier(&sql, connection->database);
 	appendStringInfoString(&sql, ".* FORMAT RowBinary");
-	if (!ch_run(connection, CH_READ, sql.data, &rows, &code, result))
+	if (!ch_run(connection, CH_READ, sql.data, &rows, result))
 	{
-		if (code == 0)
+		if (connection->code == 0)
 			return false;
 		memset(result, 0, sizeof(*result)); /* statements will tell */
 		return true;
@@ -162,12 +162,15 @@ connect_in_scratch(EtlConnection *connection, EtlResult *result)
 	appendStringInfoString(&sql, "SELECT version(), (SELECT any(engine) FROM system.databases WHERE name = ");
 	ch_put_literal(&sql, connection->database);
 	appendStringInfoString(&sql, ")::String, (SELECT count() FROM system.settings"
-						   " WHERE name = 'deduplicate_insert')::UInt8 FORMAT RowBinary");
-	if (!ch_run(connection, CH_READ, sql.data, &rows, NULL, result))
+						   " WHERE name = 'deduplicate_insert')::UInt8,"
+						   " (SELECT count() FROM system.settings"
+						   " WHERE name = 'max_table_size_to_drop')::UInt8 FORMAT RowBinary");
+	if (!ch_run(connection, CH_READ, sql.data, &rows, result))
 		return;
 	version = ch_rows_string(&rows);
 	engine = ch_rows_string(&rows);
 	connection->has_deduplicate_insert = ch_rows_more(&rows) && ch_rows_number(&rows, 1) > 0;
+	connection->has_drop_limit = ch_rows_more(&rows) && ch_rows_number(&rows, 1) > 0;
 	if (!ch_rows_done(&rows) || sscanf(version, "%d.%d", &major, &minor) != 2)
 	{
 		etl_result_set(result, ETL_ENDPOINT, ERRCODE_FDW_ERROR,

@@ -205,9 +205,15 @@ ch_names(const char *database, const EtlShape *shape, const EtlOptions *options,
 }
 
 char *
+ch_staging_prefix(const EtlConnection *connection, Oid relid)
+{
+	return psprintf("_etl_sync_%s_%u_", connection->hex, relid);
+}
+
+char *
 ch_staging_name(const EtlConnection *connection, Oid relid, uint32 generation)
 {
-	return psprintf("_etl_sync_%s_%u_%u", connection->hex, relid, generation);
+	return psprintf("%s%u", ch_staging_prefix(connection, relid), generation);
 }
 
 char *

@@ -414,12 +414,15 @@ read_back(EtlConnection *connection, EtlTable *table, int nrows, const EtlItem *
 	initStringInfo(&sql);
 	if (place->skip)
 		fill_known(&call, place, connection->epoch, nrows, rows, &newest, found, arg);
-	if (!put_query(&sql, &call, connection, place->name, nrows, rows) ||
-		!ch_run(connection, CH_READ, sql.data, &answer, NULL, result))
+	if (!put_query(&sql, &call, connection, place->name, nrows, rows))
+		return;
+	if (!ch_run(connection, CH_READ, sql.data, &answer, result))
 	{
 		/* the answer, not the question */
 		if (result->status == ETL_RETRY && result->sqlstate == ERRCODE_PROGRAM_LIMIT_EXCEEDED)
 			result->status = ETL_TOO_LARGE;
+		if (connection->code == CH_UNKNOWN_TABLE)
+			ch_forget_place(connection, table->relid, table->generation);
 		return;
 	}
 	while (ch_rows_more(&answer))

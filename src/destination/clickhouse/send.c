@@ -21,8 +21,11 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "port/pg_crc32c.h"
+#include "storage/latch.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "destination/clickhouse/clickhouse.h"
@@ -30,6 +33,9 @@
 
 /* Beyond this the server would make more than one block of it. */
 #define MOST_BYTES		(64 * 1024 * 1024)
+
+/* ms that other tables may have to wait for the INSERTs of one. */
+#define MOST_WAIT		10000
 
 static bool
 is_in_log(const ChPlace *place, uint16 epoch, const EtlItem *item)
@@ -201,8 +207,8 @@ ch_send_poll(EtlConnection *connection, int timeout)
 	etl_http_poll(connection->http, timeout);
 }
 
-void
-ch_send_wait(EtlConnection *connection, Oid relid)
+static bool
+is_under_way(EtlConnection *connection, Oid relid)
 {
 	dlist_iter	iter;
 
@@ -210,10 +216,40 @@ ch_send_wait(EtlConnection *connection, Oid relid)
 	{
 		ChSend	   *send = dlist_container(ChSend, node, iter.cur);
 
-		while (send->key.relid == relid && send->transfer &&
-			   etl_http_response(send->transfer) == NULL)
-			etl_http_poll(connection->http, 100);
+		if (send->key.relid == relid && send->transfer &&
+			etl_http_response(send->transfer) == NULL)
+			return true;
 	}
+	return false;
+}
+
+/*
+ * The latch is reset here, for else the waits would be no waits; it is set
+ * again at the end, because what it was set for is the caller's to find out.
+ */
+bool
+ch_send_wait(EtlConnection *connection, Oid relid, EtlResult *result)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), MOST_WAIT);
+	bool		latch_was_set = false;
+	bool		waits;
+
+	while ((waits = is_under_way(connection, relid)) && !ch_must_stop() &&
+		   GetCurrentTimestamp() < end)
+	{
+		etl_http_poll(connection->http, 100);
+		if (MyLatch->is_set)
+		{
+			latch_was_set = true;
+			ResetLatch(MyLatch);
+		}
+	}
+	if (latch_was_set)
+		SetLatch(MyLatch);
+	if (waits)
+		etl_result_set(result, ETL_RETRY, ERRCODE_OBJECT_IN_USE,
+					   "rows of the table are still on their way to ClickHouse");
+	return !waits;
 }
 
 void
