@@ -406,6 +406,33 @@ def test_answers_leave_nothing_in_memory(server, db, ch, lake, start):
 # -- secrets --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("when", ["INSERT", "EXCHANGE"])
+def test_a_password_that_is_replaced_in_its_file(server, db, ch, lake, start, tmp_path, when):
+    """It is read again when ClickHouse refuses the old one."""
+    def user(password):
+        ch.set_users(default={}, w={"password": password, "grants": [f"SELECT, INSERT, ALTER, CREATE TABLE, CREATE VIEW, DROP ON {lake}.*"]})
+
+    for folder in [tmp_path, *list(tmp_path.parents)[:-2]]:
+        folder.chmod(0o755)
+    secret = tmp_path / "secret"
+    secret.write_text("first\n")
+    secret.chmod(0o644)
+    try:
+        user("first")
+        start("t", mapping={"user": "w", "password_file": str(secret)})
+        server.wait_for("p", db)
+        writer = server.backends("etl writer", db)
+        user("second")
+        server.sql("INSERT INTO t VALUES (100, 'a')" if when == "INSERT" else "TRUNCATE t", db=db)
+        problem(server, db, "516")
+        secret.write_text("second\n")
+        server.wait_for("p", db)
+        assert_current(server, db, ch, lake, "public.t")
+        assert server.backends("etl writer", db) == writer
+    finally:
+        ch.set_users(default={})
+
+
 # -- the event log ---------------------------------------------------------------------------
 
 

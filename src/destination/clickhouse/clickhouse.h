@@ -153,6 +153,7 @@ struct EtlConnection
 	EtlCompression compression;
 	MemoryContext secrets_context;	/* emptied at each connect */
 	char	   *password;
+	bool		refused;		/* with it: read it again before the next request */
 	MemoryContext http_context; /* holds the pool */
 	EtlHttp    *http;
 	int			in_flight;
@@ -189,6 +190,10 @@ extern void ch_close(EtlConnection *connection);
 
 /* A pool with settings and certificates as they are now, if there is none. */
 extern void ch_need_pool(EtlConnection *connection);
+
+/* After an answer, and before the next request: passwords change. */
+extern void ch_note_refusal(EtlConnection *connection, const EtlResult *result);
+extern bool ch_need_password(EtlConnection *connection, EtlResult *result);
 
 /* --- client.c --- */
 

@@ -230,6 +230,8 @@ run(EtlConnection *connection, ChKind kind, const char *settings, const char *sq
 	const char *query_id;
 
 	ch_need_pool(connection);
+	if (!ch_need_password(connection, result))
+		return false;
 	memset(&request, 0, sizeof(request));
 	initStringInfo(&url);
 
@@ -250,6 +252,7 @@ run(EtlConnection *connection, ChKind kind, const char *settings, const char *sq
 	request.once = kind == CH_CHANGE;
 	response = etl_http_perform(connection->http, &request, ch_must_stop, &transfer);
 	connection->code = ch_classify(response, kind, result);
+	ch_note_refusal(connection, result);
 
 	/* no word of ClickHouse's: it never came there, or is still worked on */
 	if (kind == CH_CHANGE && result->status == ETL_RETRY && connection->code == 0)

@@ -118,6 +118,32 @@ read_password(EtlConnection *connection, EtlResult *result)
 	return file == NULL || connection->password != NULL;
 }
 
+/* Who was refused may have been given another password: see ch_need_password(). */
+void
+ch_note_refusal(EtlConnection *connection, const EtlResult *result)
+{
+	if (result->status == ETL_ENDPOINT &&
+		(result->sqlstate == ERRCODE_INVALID_PASSWORD ||
+		 result->sqlstate == ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION))
+		connection->refused = true;
+}
+
+/*
+ * Before a request: after a refusal the file is read again.  A secret that was
+ * replaced there would else be missed until the next connect, which may be
+ * never.
+ */
+bool
+ch_need_password(EtlConnection *connection, EtlResult *result)
+{
+	if (!connection->refused)
+		return true;
+	if (!read_password(connection, result))
+		return false;
+	connection->refused = false;
+	return true;
+}
+
 static bool
 check_rights(EtlConnection *connection, EtlResult *result)
 {
@@ -215,6 +241,7 @@ ch_connect(EtlConnection *connection, EtlResult *result)
 		connection->http = NULL;	/* settings and certificates as they are now */
 	if (!read_password(connection, result))
 		return;
+	connection->refused = false;
 	MemoryContextReset(connection->scratch);
 	old = MemoryContextSwitchTo(connection->scratch);
 	connect_in_scratch(connection, result);

@@ -151,6 +151,8 @@ start(EtlConnection *connection, EtlBatch *batch, ChSend *send)
 		return;
 	}
 	ch_need_pool(connection);
+	if (!ch_need_password(connection, &send->result))
+		return;
 	if (batch->phase == ETL_PHASE_COPY)
 		name = ch_staging_name(connection, table->relid, table->generation);
 	else
@@ -271,6 +273,7 @@ ch_send_result(EtlConnection *connection, EtlBatch *batch, EtlResult *result)
 		return;
 	}
 	code = ch_classify(response, CH_INSERT, result);
+	ch_note_refusal(connection, result);
 	if (result->status == ETL_REJECTED && batch->nitems == 1)
 		result->rejected = 0;
 	if (code == CH_UNKNOWN_TABLE)
