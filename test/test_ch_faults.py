@@ -380,6 +380,18 @@ def test_on_error_stop_stops_where_a_table_cannot_be_asked(server, db, ch, lake,
     assert_current(server, db, ch, lake, "public.t")
 
 
+def test_many_rows_with_long_keys_are_asked_for(server, db, ch, lake, start):
+    """The question is longer than what ClickHouse takes by itself (256 kB)."""
+    server.sql(TOASTED + "; INSERT INTO t SELECT g || repeat(md5(g::text), 1000), 0, repeat('b', 9000) FROM generate_series(1, 64) g;"
+               "CREATE PUBLICATION pub FOR TABLE t", db=db)
+    clickhouse(server, db, ch, lake, options_={**FAST, "max_batch_delay": "1s"})
+    server.wait_for("p", db)
+    server.sql("BEGIN; UPDATE t SET n = 1; UPDATE t SET big = 'short' WHERE n % 2 = 1; COMMIT", db=db)
+    server.wait_for("p", db)
+    assert max(int(r.headers["content-length"]) for r in ch.proxy.requests() if not r.query) > 256 * 1024
+    assert_current(server, db, ch, lake, "public.t")
+
+
 @pytest.mark.parametrize("before", ["x", "xx"])
 def test_a_long_text_is_cut_between_characters(server, db, ch, lake, start, before):
     ch.proxy.plan(exception(36, "BAD_ARGUMENTS", 400, before + "ü" * 400, contains="CREATE TABLE", count=None))

@@ -26,6 +26,9 @@
 /* ms for a statement that changes something; see above. */
 #define CHANGE_TIMEOUT	10000
 
+/* Longer statements the server takes only if told so (max_query_size, 256 kB). */
+#define MOST_QUERY		(200 * 1024)
+
 /* ----------
  * Rows
  * ----------
@@ -240,6 +243,8 @@ run(EtlConnection *connection, ChKind kind, const char *settings, const char *sq
 					   kind == CH_CHANGE && etl_worker_role == ETL_ROLE_WRITER);
 	if (settings)
 		appendStringInfo(&url, "&%s", settings);
+	if (span.len > MOST_QUERY)	/* many keys, or long ones */
+		appendStringInfo(&url, "&max_query_size=" UINT64_FORMAT, span.len + 1024);
 	request.method = "POST";
 	request.url = url.data;
 	request.headers = list_make1("Content-Type: text/plain; charset=UTF-8");
