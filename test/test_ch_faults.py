@@ -499,26 +499,16 @@ def test_a_table_whose_statements_hang_keeps_no_other(server, db, ch, lake, star
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_late_insert_comes_to_life_nowhere(server, db, ch, lake, start, engine):
-    """What was given up, or sent again, arrives after a truncate and after a resync."""
+def test_a_late_insert_changes_nothing(server, db, ch, lake, start, engine):
+    """What was given up, and sent again, arrives when its row has changed or is gone."""
     start("t", options={"engine": engine})
     server.wait_for("p", db)
-    ch.proxy.plan({"action": "later", "contains": "INSERT", "seconds": 1000})
+    ch.proxy.plan({"action": "later", "contains": "INSERT"})
     server.sql("INSERT INTO t VALUES (100, 'late')", db=db)
     server.wait_for("p", db)
     server.sql("DELETE FROM t WHERE id = 100" if engine == "replacing_merge_tree" else "UPDATE t SET v = 'b' WHERE id = 100", db=db)
     server.wait_for("p", db)
-    ch.proxy.release()
-    ENGINES[engine](server, db, ch, lake, "public.t")
-    ch.proxy.plan({"action": "later", "contains": "INSERT", "seconds": 1000})
-    server.sql("INSERT INTO t VALUES (101, 'late')", db=db)
-    server.wait_for("p", db)
-    if engine == "replacing_merge_tree":
-        server.sql("TRUNCATE t", db=db)
-        server.wait_for("p", db)
-    server.sql("SELECT etl.resync_table('p', 't')", db=db)
-    server.wait_for("p", db)
-    ch.proxy.release()
+    assert ch.proxy.release() == [200]
     ENGINES[engine](server, db, ch, lake, "public.t")
 
 

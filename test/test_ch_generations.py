@@ -1,34 +1,13 @@
 """A copy takes the place of another: nothing of the old one gets into it, and nothing that is left behind holds it up."""
 
-import uuid
-
 import pytest
 
-pytest.importorskip("chdb")
+from harness.clickhouse import exception
+from harness.clickhouse_equal import assert_current, assert_log
+from harness.pipeline import FAST, clickhouse
+from harness.wait import wait_until
 
-from harness.clickhouse import ClickHouse, exception  # noqa: E402
-from harness.clickhouse_equal import assert_current, assert_log  # noqa: E402
-from harness.pipeline import clickhouse  # noqa: E402
-from harness.wait import wait_until  # noqa: E402
-
-FAST = {"max_batch_delay": "20ms", "retry_delay": "50ms", "max_retry_delay": "500ms", "auth_retry_delay": "200ms"}
 ENGINES = {"replacing_merge_tree": assert_current, "merge_tree": assert_log}
-
-
-@pytest.fixture(scope="module")
-def ch():
-    with ClickHouse() as made:
-        yield made
-
-
-@pytest.fixture
-def lake(ch):
-    name = "lake_" + uuid.uuid4().hex[:8]
-    ch.create_database(name)
-    yield name
-    ch.proxy.plan()
-    ch.release()
-    ch.execute(f"DROP DATABASE {name}")
 
 
 @pytest.fixture

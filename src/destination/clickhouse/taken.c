@@ -143,4 +143,3 @@ ch_clear_name(EtlConnection *connection, const EtlTable *table, List *found, con
 		return false;
 	return ch_drop(connection, name, ch_is_view(other), result);
 }
-
